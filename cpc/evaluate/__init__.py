@@ -1,6 +1,6 @@
 """Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals.
 
-Impossible arguments raise `UserError`, which names them and a way out.
+Invalid arguments raise `UserError` with the name of the argument and a fix.
 """
 
 from cpc.evaluate.abx import Cell as Cell

@@ -1,8 +1,8 @@
-"""ABX: whether a token X is closer to A, of the same phone, than to B, of another phone.
+"""The ABX test: whether a token X is closer to a token A of the same phone than to B of another.
 
-The machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020), with the
-triples, random draws and averages of zerospeech-libriabx2 0.9.8, whose numbers it reproduces.
-Dynamic time warping uses the recursion, tie-breaker and normalisation of Libri-light.
+This is the machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020). It
+uses the triples, random draws and averages of zerospeech-libriabx2 0.9.8 and reproduces its
+results. Dynamic time warping uses the recursion, tie-breaker and normalisation of Libri-light.
 """
 
 import itertools
@@ -22,26 +22,26 @@ from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.results import Outcomes, Score, digest
 from cpc.types import ArrayLike, Item, UserError
 
-#: Frames by which a token may end after the unpadded features of its recording.
+#: Maximum number of frames by which a token may extend past the features of its recording.
 MAX_MISSING = 10
-#: Tokens are padded to a power of two of frames, at least this many, to compile few programs.
+#: Tokens are padded to a power of two of at least this many frames, so that few programs compile.
 MIN_LENGTH = 8
-#: Number of frame distances computed at a time, which fit into caches.
+#: Number of frame distances that are computed at a time and fit into the CPU caches.
 BLOCK_ENTRIES = 2**17
 
 
 class Cell(NamedTuple):
-    """A comparison of tokens of one phone with tokens of another phone, which has one error."""
+    """A comparison of the tokens of one phone with those of another, which results in one error."""
 
     pair: tuple[str, str]
-    """Phone of A and X, phone of B."""
+    """The phone of A and X, and the phone of B."""
     speaker: str
     """Speaker of A and B."""
     a: tuple[int, ...]
-    """Indices of tokens."""
+    """Indices of the tokens A. `b` and `x` are also indices of tokens."""
     b: tuple[int, ...]
     x: tuple[int, ...]
-    """The same as `a` within a speaker; no token is compared with itself."""
+    """Equal to `a` if X has the same speaker. No token is compared with itself."""
 
 
 def cut_tokens(
@@ -52,23 +52,24 @@ def cut_tokens(
     lose_last_frame: bool = False,
     source: str = "items",
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the frames whose middles are within each item, possibly none.
+    """Return the frames of each item, which are those with their middle within the item.
 
-    Frame i has its middle at (i + 1/2) `frame_seconds`; a time is multiplied by the frame rate and
-    then rounded, as in the reference. `lose_last_frame` drops the last frame of each token, as
-    Libri-light and zerospeech-libriabx2 do. `source` names the origin of the items in errors.
+    An item can have no frames. The middle of frame i is at (i + 1/2) `frame_seconds`. A time is
+    multiplied by the frame rate and then rounded, as in the reference. `lose_last_frame` drops the
+    last frame of each token, as Libri-light and zerospeech-libriabx2 do. Errors begin with
+    `source`, the origin of the items.
     """
     tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
         where = f"{source}: {item.file} from {item.onset:g} s"
         frames = features.get(item.file)
         if frames is None:
-            raise UserError(f"{where} lacks features: embed that recording, or leave the item out")
+            raise UserError(f"{where} has no features: embed the recording, or remove the item")
         start = max(0, math.ceil(rate_hz * item.onset - 0.5))
         stop = math.floor(rate_hz * item.offset - 0.5) + (not lose_last_frame)
         if start >= len(frames) or stop > len(frames) + MAX_MISSING:
             raise UserError(
-                f"{where} to {item.offset:g} s exceeds its {len(frames)} features of "
+                f"{where} to {item.offset:g} s exceeds the recording's {len(frames)} features of "
                 f"{1000 * frame_seconds:g} ms: check the recording and the frame rate"
             )
         tokens.append(frames[start : max(start, stop)])
@@ -85,14 +86,16 @@ def make_cells(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> Iterator[Cell]:
-    """Yield the cells of items, in the order and with the random draws of the reference.
+    """Yield the cells of a list of items, in the order and with the random draws of the reference.
 
     Args:
-        mask: whether each of the tokens has frames.
-        across: take X from another speaker than A and B; otherwise it is another token of A's set.
+        mask: whether each token has frames.
+        across: take X from another speaker than A and B. By default, X is another token from the
+            set of A.
         in_context: require the same phones before and after A, B and X.
-        max_tokens: the most tokens of a phone in a cell; more are subsampled, again for each cell.
-        max_speakers: the most speakers of X for each A.
+        max_tokens: maximum number of tokens per phone in a cell. Larger sets are subsampled
+            independently for each cell.
+        max_speakers: maximum number of speakers of X for each A.
     """
     rng, sets = random.Random(seed), group_tokens(items, mask, in_context)
     others: dict[tuple, list[str]] = {}
@@ -129,9 +132,9 @@ def make_cells(
 def group_tokens(
     items: Sequence[Item], mask: Sequence[bool], in_context: bool
 ) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
-    """Return the tokens of each context, speaker and phone, in order of first appearance.
+    """Group tokens by context, speaker and phone, in order of first appearance.
 
-    The order determines the draws of the reference.
+    The random draws of the reference depend on this order.
     """
     names = [
         ((item.before, item.after) if in_context else (), item.speaker, item.phone)
@@ -148,7 +151,7 @@ def group_tokens(
 def cell_errors(
     tokens: Sequence[Float[np.ndarray, "_ d"]], cells: Sequence[Cell], distance: str = "angular"
 ) -> list[Float[np.ndarray, " x"]]:
-    """Return, for each X of each cell, the share of (A, B) with an error; ties count half."""
+    """Return the fraction of pairs (A, B) with an error for each X, with ties as half an error."""
     asked = [_pairs(cell) for cell in cells]
     ends = np.cumsum([len(pairs) for pairs in asked])
     pairs = np.concatenate(asked)
@@ -160,7 +163,7 @@ def cell_errors(
 
 
 def _pairs(cell):
-    # Pairs of X with B, then pairs of X with A; within a speaker each pair of A once.
+    # Pairs (X, B) are followed by pairs (X, A). If X and A are the same set, each pair occurs once.
     same, product = cell.x == cell.a, itertools.product
     to_a = itertools.combinations(cell.a, 2) if same else product(cell.x, cell.a)
     return np.array([*product(cell.x, cell.b), *to_a], np.int64)
@@ -171,7 +174,7 @@ def _errors(cell, distances):
     to_b, to_a = np.split(distances, [num_x * num_b])
     to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
     if cell.x == cell.a:
-        square = np.full((num_a, num_a), np.inf, np.float32)  # never nearer to itself
+        square = np.full((num_a, num_a), np.inf, np.float32)  # excludes a token as its own A
         square[np.triu_indices(num_a, 1)] = to_a
         to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b
     to_a = to_a.reshape(num_x, num_a, 1)
@@ -180,10 +183,10 @@ def _errors(cell, distances):
 
 
 def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
-    """Return the weight of each cell in the ABX error; they sum to 1.
+    """Return the weight of each cell in the ABX error, where all weights sum to 1.
 
-    Errors are averaged over contexts and speakers of X, then over speakers of A and B, then over
-    ordered pairs of phones, each time unweighted.
+    The error is an unweighted average over contexts and speakers of X, then over speakers of A and
+    B, and then over ordered pairs of phones.
     """
     cells_of = Counter((cell.pair, cell.speaker) for cell in cells)
     speakers_of = Counter(pair for pair, _ in cells_of)
@@ -201,9 +204,9 @@ def abx_score(
     method: str,
     distance: str = "angular",
 ) -> Score:
-    """Return the ABX error, its interval, and the contribution of each utterance with an X.
+    """Return the ABX error with its interval and the contribution of each utterance with an X.
 
-    `tokens` are from `cut_tokens`, `cells` from `make_cells`.
+    `tokens` are from `cut_tokens`, and `cells` from `make_cells`.
     """
     errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
     each = np.concatenate(
@@ -227,9 +230,10 @@ def dtw_distances(
     pairs: Int[np.ndarray, "p 2"],
     distance: str = "angular",
 ) -> Float[np.ndarray, "p 2"]:
-    """Return the warped distances of pairs of tokens, first to second and second to first.
+    """Return the warped distance of each pair of tokens in both directions.
 
-    The two differ only if paths of different length tie. See `frame_distances` for the distance.
+    The two directions differ only if paths of different length tie. See `frame_distances` for the
+    choices of `distance`.
     """
     lengths = np.array([len(token) for token in tokens])
     size = filled_length(lengths)
@@ -241,7 +245,7 @@ def dtw_distances(
         stacks[length] = np.zeros((len(members), length, tokens[0].shape[1] + 1), np.float32)
         for number, i in enumerate(members):
             stacks[length][number, : lengths[i]] = unit_frames(tokens[i])
-    # With the longer token first, half as many shapes are compiled.
+    # Putting the longer token first halves the number of compiled shapes.
     swapped = size[pairs[:, 0]] < size[pairs[:, 1]]
     ordered = np.where(swapped[:, None], pairs[:, ::-1], pairs)
     found = np.zeros((len(pairs), 2), np.float32)
@@ -263,7 +267,7 @@ def dtw_distances(
             parts.append(np.asarray(dtw(frame_distances(x, y, distance), lengths[chosen])))
         found[members] = np.concatenate(parts)[: len(members)]
 
-    # NumPy uses one core, so two shapes are computed at a time on a CPU, largest first.
+    # NumPy uses one core, so two shapes are computed at a time on a CPU, the largest first.
     each, number = np.unique(shapes, axis=0, return_counts=True)
     by_size = np.argsort(-each.prod(axis=1) * number, kind="stable")
     with ThreadPoolExecutor(2 if is_cpu else 1) as pool:
@@ -281,15 +285,15 @@ def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
 
 
 def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
-    """Return frames of length 1, with one more dimension for frames of zeros.
+    """Scale frames to length 1, and append a dimension that marks frames of zeros.
 
-    A frame of zeros is at the greatest angular distance from all others and at none from another
-    frame of zeros, as in Libri-light.
+    As in Libri-light, a frame of zeros has the maximum angular distance from all other frames and
+    distance 0 from another frame of zeros.
     """
     frames = np.asarray(frames, np.float32)
     square = (frames**2).sum(axis=1, keepdims=True)
     is_zero = square == 0
-    # The first dimensions of another frame add at most 1, the last adds -2.
+    # In the product with another frame, the first dimensions add at most 1 and the last adds -2.
     length = np.sqrt(np.where(is_zero, 1, square))
     first = np.where(is_zero, frames.shape[1] ** -0.5, frames / length)
     return np.hstack([first, np.where(is_zero, -2e12, 1e-12)]).astype(np.float32)
@@ -298,17 +302,17 @@ def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
 def frame_distances(
     x: Float[ArrayLike, "p n d"], y: Float[ArrayLike, "p m d"], distance: str = "angular"
 ) -> Float[ArrayLike, "p n m"]:
-    """Return the distance of each frame of x to each of y, both from `unit_frames`.
+    """Return the distance between each frame of x and each frame of y, both from `unit_frames`.
 
-    "angular" is arccos(cos) / pi, in 0..1, which ZeroSpeech's tools call cosine. "euclidean" is
-    between frames of length 1, as those tools normalise in every mode.
+    "angular" is arccos(cos) / pi, between 0 and 1, which ZeroSpeech's tools call cosine. These
+    tools normalise frames in every mode, so "euclidean" is the distance between normalised frames.
     """
-    xp = x.__array_namespace__()  # NumPy's or JAX's
-    cosine = xp.vecdot(x[:, :, None], y[:, None])  # no threads of BLAS, which small products stall
+    xp = x.__array_namespace__()  # NumPy or JAX
+    cosine = xp.vecdot(x[:, :, None], y[:, None])  # BLAS threads would slow down small products
     if distance == "angular":
         return xp.arccos(xp.clip(cosine, -1, 1)) / np.float32(np.pi)
     if distance != "euclidean":
-        raise ValueError(f"the distance of frames is {distance!r}: choose angular or euclidean")
+        raise ValueError(f"distance {distance!r} is unknown: choose angular or euclidean")
     square = (x**2).sum(2)[:, :, None] + (y**2).sum(2)[:, None, :] - 2 * cosine
     return xp.sqrt(xp.maximum(square, 0))
 
@@ -320,9 +324,10 @@ def dtw(
     """Return the cost of the cheapest path through each matrix, divided by the path's length.
 
     cost[i, j] = distance[i, j] + min(cost[i-1, j-1], cost[i, j-1], cost[i-1, j]), from [0, 0] to
-    the last entry. The path is traced back from there; ties go to [i-1, j-1], then to [i, j-1]. The
-    second column is that of the transposed matrix, whose ties go to [i-1, j] then. Diagonals i + j
-    are computed one after the other, for all pairs. Distances are padded with any finite values.
+    the last entry. The path is traced back from the last entry. Ties go to [i-1, j-1] first and to
+    [i, j-1] second. The second column of the result is for the transposed matrices, where the
+    second choice is [i-1, j]. Diagonals i + j are computed one after the other for all pairs at
+    once. Distances may be padded with any finite values.
 
     >>> dtw(np.array([[[0.0, 1.0], [1.0, 0.5]]]), np.array([[2, 2]])).tolist()
     [[0.25, 0.25]]

@@ -1,4 +1,4 @@
-"""Accuracies, and intervals that resample utterances rather than frames."""
+"""Accuracies of frames and utterances, with intervals that resample whole utterances."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -9,7 +9,7 @@ from cpc.results.compare import TAIL, as_student, draw_items
 def sums_by_utterance(
     values: Float[np.ndarray, "n c"], utterances: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "u c"], Int[np.ndarray, " u"]]:
-    """Return the sums and the number of the rows of each utterance, by ascending utterance.
+    """Sum and count the rows of each utterance, in ascending order of the utterances.
 
     >>> sums_by_utterance(np.array([[1.0], [2.0], [4.0]]), np.array([7, 3, 7]))
     (array([[2.],
@@ -25,7 +25,7 @@ def frame_correct(
     labels: Int[np.ndarray, " n"],
     utterances: Int[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " u"], Int[np.ndarray, " u"]]:
-    """Return the number of correct frames and of all frames of each utterance."""
+    """Return the number of correct frames and the number of all frames in each utterance."""
     hits = choose_class(log_probabilities) == labels
     correct, count = sums_by_utterance(hits[:, None].astype(np.float64), utterances)
     return correct[:, 0], count
@@ -36,16 +36,16 @@ def utterance_correct(
     labels: Int[np.ndarray, " n"],
     utterances: Int[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " u"]:
-    """Return whether the class of highest mean log-probability is the label of each utterance.
+    """Return whether the class with the highest mean log-probability is right for each utterance.
 
-    `labels` are constant within an utterance.
+    All frames of an utterance must have the same label.
     """
     sums, _ = sums_by_utterance(log_probabilities, utterances)
     return choose_class(sums) == labels_by_utterance(labels, utterances)
 
 
 def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
-    """Return the class of the highest score of each row; -1, an invalid label, if a score is NaN.
+    """Return the class with the highest score in each row, or -1 if the row contains NaN.
 
     >>> choose_class(np.array([[0.2, 0.8], [np.nan, np.nan]]))
     array([ 1, -1])
@@ -56,7 +56,7 @@ def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
 def labels_by_utterance(
     labels: Int[np.ndarray, " n"], utterances: Int[np.ndarray, " n"]
 ) -> Int[np.ndarray, " u"]:
-    """Return the label of the first frame of each utterance, by ascending utterance."""
+    """Return the label of each utterance's first frame, in ascending order of the utterances."""
     _, first = np.unique(utterances, return_index=True)
     return labels[first]
 
@@ -66,7 +66,7 @@ def in_best(
 ) -> Bool[np.ndarray, " n"]:
     """Return whether each label is among the k classes with the highest scores.
 
-    Classes that tie with the label count as higher.
+    A class that ties with the label counts as higher.
 
     >>> in_best(np.array([[3.0, 2.0, 1.0], [3.0, 1.0, 1.0]]), np.array([1, 1]), k=2)
     array([ True, False])
@@ -80,10 +80,10 @@ def majority_accuracy(
     test_labels: Int[np.ndarray, " m"],
     rivals: Bool[np.ndarray, "c c"] | None = None,
 ) -> float:
-    """Return the test accuracy of always answering the most frequent training label.
+    """Return the test accuracy of always predicting the most frequent training label.
 
-    With `rivals`, the answer is the most frequent class in the rivals row of the test label, among
-    classes that have rivals themselves.
+    With `rivals`, the prediction is the most frequent class among those marked in the row of the
+    test label. Classes with an empty row are excluded.
 
     >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
     0.25
@@ -104,10 +104,11 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Return the percentile interval of sum(correct) / sum(count), resampling whole utterances.
 
-    Utterances are resampled because their frames are not independent (Efron, 1979, with clusters).
-    The interval is widened by `as_student`. Both ends are NaN if fewer than two utterances count,
-    or if all have the same accuracy between 0 and 1. If all are fully right or fully wrong, no draw
-    differs, and the other end is exact for as many independent answers (Clopper and Pearson, 1934).
+    The frames of an utterance are not independent, so utterances are resampled as clusters (Efron,
+    1979). The interval is widened by `as_student`. Both ends are NaN if fewer than two utterances
+    have a positive count, or if all have the same accuracy strictly between 0 and 1. If all answers
+    are right or all are wrong, every draw is the same. The interval is then the exact one for as
+    many independent answers as there are utterances (Clopper and Pearson, 1934).
 
     >>> low, high = bootstrap_interval(np.ones(16), np.ones(16))
     >>> f"{low:.3f}, {high:.3f}"
@@ -124,11 +125,11 @@ def bootstrap_interval(
     accuracies = []
     for drawn in draw_items(num_resamples, len(count), seed):
         sums, counts = (column[drawn].sum(axis=1) for column in (correct, count))
-        is_counted = counts > 0  # silent utterances lack frames and phones
+        is_counted = counts > 0  # silent utterances have no frames or phones
         accuracies.append(sums[is_counted] / counts[is_counted])
     low, high = np.quantile(np.concatenate(accuracies), [TAIL, 1 - TAIL])
     if high - low < 1e-9:
         return float("nan"), float("nan")
     low, high = as_student(correct.sum() / count.sum(), low, high, num_counted)
-    # Errors can outnumber the words.
+    # The upper end can exceed 1 for word errors, which can outnumber the words.
     return max(0.0, low), min(high, 1.0) if (correct <= count).all() else high

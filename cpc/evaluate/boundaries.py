@@ -1,7 +1,7 @@
-"""Detection of phone boundaries where neighbouring frames differ most, and its scores.
+"""Detection of phone boundaries where neighbouring frames differ most, and scores for it.
 
-A detector without labels (Kreuk et al. 2020; Bhati et al. 2021): the peaks of 1 - cos between
-neighbouring frames. Each boundary has at most one match within a tolerance.
+The detector needs no labels: it finds the peaks of 1 - cos between neighbouring frames (Kreuk et
+al. 2020; Bhati et al. 2021). Each boundary has at most one match within a tolerance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,22 +14,22 @@ from jaxtyping import Float, Int, Num
 from cpc.results.compare import TAIL, as_student
 from cpc.types import UserError
 
-#: The grid of peak prominences over which a detector is fitted.
+#: Peak prominences among which `fit_prominence` chooses.
 PROMINENCES = np.linspace(0, 0.6, 61)
 NUM_RESAMPLES = 2000
 
 
 class Matches(NamedTuple):
-    """Counts of boundaries in an utterance or, as arrays, in many."""
+    """Counts of boundaries in one utterance, or arrays of counts for several utterances."""
 
     hits: Any
-    """Number of found boundaries that match a true one."""
+    """Number of found boundaries that match a true boundary."""
     found: Any
     true: Any
 
 
 def change(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, " _"]:
-    """Return 1 - cos of consecutive frames, scaled to 0..1 over the utterance.
+    """Return 1 - cos between consecutive frames, scaled to 0..1 over the utterance.
 
     >>> change(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], np.float32))
     array([0., 1.], dtype=float32)
@@ -43,7 +43,7 @@ def change(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, " _"]:
 
 
 def peaks(changes: Float[np.ndarray, " _"], prominence: float) -> Int[np.ndarray, " _"]:
-    """Return the numbers of the frames that follow a boundary, from prominent peaks.
+    """Return the indices of the frames that follow a peak with at least the given prominence.
 
     >>> peaks(np.array([0.0, 0.9, 0.1, 0.2, 0.1, 1.0, 0.0]), 0.5)
     array([2, 6])
@@ -54,7 +54,9 @@ def peaks(changes: Float[np.ndarray, " _"], prominence: float) -> Int[np.ndarray
 def match_boundaries(
     found: Num[np.ndarray, " _"], true: Num[np.ndarray, " _"], tolerance: float
 ) -> Matches:
-    """Count the most one-to-one matches of found and true boundaries within a tolerance.
+    """Count found and true boundaries, and the maximum number of one-to-one matches.
+
+    Two boundaries can match if their distance is at most the tolerance.
 
     >>> match_boundaries(np.array([10, 11, 50]), np.array([12, 30, 51]), 2.0)
     Matches(hits=2, found=3, true=3)
@@ -72,7 +74,7 @@ def match_boundaries(
 
 
 def f1(matches: Matches) -> Any:
-    """Return the harmonic mean of precision and recall, 2 hits / (found + true)."""
+    """Return the harmonic mean of precision and recall, which is 2 hits / (found + true)."""
     return 2 * matches.hits / np.maximum(np.asarray(matches.found) + matches.true, 1)
 
 
@@ -82,7 +84,7 @@ def r_value(matches: Matches) -> Any:
         R = 1 - (|r1| + |r2|) / 2      r1 = sqrt((1 - recall)^2 + os^2)
                                        r2 = (recall - 1 - os) / sqrt 2      os = found / true - 1
 
-    1 is perfect; it can be negative.
+    The R-value is at most 1, for perfect detection, and can be negative.
 
     >>> print(r_value(Matches(10, 10, 10)), round(float(r_value(Matches(10, 30, 10))), 3))
     1.0 -0.707
@@ -95,15 +97,15 @@ def r_value(matches: Matches) -> Any:
 
 
 def total(matches: Iterable[Matches]) -> Matches:
-    """Return the sums over utterances, or over the first axis of arrays."""
+    """Sum counts over utterances, which are entries of `matches` or the first axis of arrays."""
     return Matches(*(np.sum(parts, axis=0) for parts in zip(*matches, strict=True)))
 
 
 def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     """Return the percentile interval of the R-value, resampling whole utterances.
 
-    It is widened `as_student`, up to 1; both ends are NaN with fewer than two utterances with
-    boundaries.
+    The interval is widened by `as_student`, but not beyond 1. Both ends are NaN if fewer than two
+    utterances have boundaries.
     """
     counts = np.array([one for one in matches if one.found or one.true])  # (utterances, 3)
     if len(counts) < 2:
@@ -123,10 +125,10 @@ def fit_prominence(
 ) -> float:
     """Return the prominence whose peaks in `changes` have the highest R-value.
 
-    `true` are the numbers of the frames after the boundaries, and the tolerance is in frames.
+    `true` contains the indices of the frames that follow a boundary. The tolerance is in frames.
     """
     if not sum(map(len, true)):
-        raise UserError("no utterance has a boundary to find: label more than one phone in it")
+        raise UserError("no utterance has a boundary: label at least two phones in an utterance")
     values = [
         r_value(total(match_all([peaks(x, one) for x in changes], true, tolerance)))
         for one in PROMINENCES
@@ -137,5 +139,5 @@ def fit_prominence(
 def match_all(
     found: Sequence[np.ndarray], true: Sequence[np.ndarray], tolerance: float
 ) -> list[Matches]:
-    """Return the matches of each utterance."""
+    """Match found and true boundaries in each utterance."""
     return [match_boundaries(*pair, tolerance) for pair in zip(found, true, strict=True)]

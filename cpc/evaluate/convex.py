@@ -1,7 +1,7 @@
-"""Linear probes with one optimum and nothing to tune: logistic and ridge regression.
+"""Logistic and ridge regression as linear probes, which have one optimum and no learning rate.
 
 Both work along the principal axes of the standardised features, where ridge regression is a
-division and logistic regression takes few steps.
+division and logistic regression needs few steps.
 """
 
 import functools
@@ -26,18 +26,19 @@ from cpc.evaluate.probe import (
 )
 from cpc.types import Array, ArrayLike, UserError
 
-#: Iterations of L-BFGS for each l2, and the steps and gradients that it remembers.
+#: Maximum number of L-BFGS iterations for each l2, and number of past steps that it stores.
 MAX_ITERATIONS, MEMORY = 200, 10
-#: Relative gradient norm at which a fit has converged: of a probe, and of a comparison of l2s.
+#: Relative gradient norm at which the final fit and the fits that compare l2s have converged.
 TOLERANCE, SELECTION_TOLERANCE = 5e-3, 1e-2
-#: Least norm at zero weights that the tolerance is relative to: labels that do not depend on the
-#: features have a gradient of rounding errors. At 5e-3 of it the loss is within 1e-8 nats.
+#: The tolerance is relative to the gradient norm at zero weights, or to this norm if it is larger:
+#: if labels do not depend on the features, the gradient consists of rounding errors. At 5e-3 of
+#: this norm the loss is within 1e-8 nats of its minimum.
 MIN_NORM = 0.03
-#: Most rows on which l2s are compared.
+#: Maximum number of rows on which l2s are compared.
 SELECTION_ROWS = 2**16
-#: Rows of a compiled call, and least number of rows that the axes and curvatures are taken from.
+#: Rows per compiled call, and minimum number of rows for estimating axes and curvatures.
 CHUNK_ROWS, SAMPLE_ROWS = 8192, 16384
-#: Fraction of the rows that an l2 is chosen on.
+#: Fraction of the rows that is held out to choose an l2.
 VALIDATION_FRACTION = 0.1
 
 
@@ -49,21 +50,21 @@ def fit_lbfgs_probe(
     l2s: Sequence[float | int] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
     tolerance: float = TOLERANCE,
 ) -> Probe:
-    """Fit multinomial logistic regression by L-BFGS; there is nothing to tune.
+    """Fit multinomial logistic regression by L-BFGS, which has no learning rate to tune.
 
     Minimises the mean of -log p(label | features) + `(l2 / 2) |W|^2` over standardised features,
-    the bias free. A stratified tenth of the rows is set aside; l2s are fitted from the strongest
-    down until the nats on that tenth rise, and the best one is refitted on all rows. `compare_l2s`
-    limits the rows that l2s are compared on.
+    without a penalty on the bias. A stratified tenth of the rows is held out. Probes are fitted
+    with each l2, strongest first, until the nats on the held-out rows rise, and the best l2 is
+    refitted on all rows. `compare_l2s` limits the number of rows on which l2s are compared.
 
-    A fit ends if the norm of the gradient along the scaled principal axes (see `solve`) is
-    `tolerance` times its norm at zero weights, or after 200 iterations (`Probe.converged`): by
-    default about 0.002 nats above the optimum, with the accuracy within about 0.1 points.
+    A fit ends when the norm of the gradient along the scaled principal axes (see `solve`) is
+    `tolerance` times its norm at zero weights, or after 200 iterations (see `Probe.converged`). By
+    default, the loss is within about 0.002 nats of the optimum, and the accuracy within 0.1 points.
 
     Args:
-        features: one row per image; all are put on the device.
-        labels: 0 .. num_classes - 1; rows with -1 are ignored.
-        l2s: the grid; with one entry nothing is set aside for validation.
+        features: one row per image. All rows are put on the device.
+        labels: classes from 0 to num_classes - 1. Rows with -1 are ignored.
+        l2s: the values to compare. If there is only one, no rows are held out.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_lbfgs_probe(features, labels, num_classes=2, l2s=[0.1]), features).argmax(1)
@@ -79,10 +80,11 @@ def fit_lbfgs_probe(
         return as_probe(found, mean, std)
 
     held = label_subset(y, VALIDATION_FRACTION, seed=0)
-    held = held[np.bincount(y)[y[held]] > 1]  # a class of one row stays with the training
+    held = held[np.bincount(y)[y[held]] > 1]  # the only row of a class is used for training
     if not len(held):
         raise UserError(
-            "a probe cannot choose its l2, as each class has one row: give more labels or one l2"
+            "a probe cannot choose an l2 because each class has only one row: add labels, or pass "
+            "a single l2"
         )
     kept = np.setdiff1d(np.arange(len(y)), held)
     loose = max(tolerance, SELECTION_TOLERANCE) if len(kept) > SELECTION_ROWS else tolerance
@@ -104,11 +106,11 @@ def fit_ridge_probe(
     num_classes: int,
     l2s: Sequence[float | int] = tuple(10.0**power for power in range(-6, 3)),
 ) -> Probe:
-    """Fit least squares on one-hot labels, with the l2 of least error on rows left out.
+    """Fit least squares to one-hot labels, with the l2 that minimises the leave-one-out error.
 
-    W = (X'X / n + l2)^-1 X'Y / n over standardised features, the bias free. With h the leverages,
-    the error at a row that was left out is (y - W'x) / (1 - h) (Allen, 1974), so that one
-    eigendecomposition serves the whole grid. Scores are not log-likelihoods: use their argmax.
+    W = (X'X / n + l2)^-1 X'Y / n over standardised features, without a penalty on the bias. The
+    error of a left-out row with leverage h is (y - W'x) / (1 - h) (Allen, 1974), so that one
+    eigendecomposition serves all l2s. Scores are not log-likelihoods; use their argmax.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_ridge_probe(features, labels, num_classes=2), features).argmax(1)
@@ -128,7 +130,7 @@ def fit_ridge_probe(
 def ridge_path(
     x: Float[Array, "n d"], y: Float[Array, "n c"], l2s: Float[Array, " g"]
 ) -> tuple[Float[Array, " g"], Float[Array, "g d c"]]:
-    """Return the squared error of rows left out, and the weights, for each l2; x is centred."""
+    """Return the leave-one-out squared error and the weights for each l2, given centred x."""
     with jax.default_matmul_precision("highest"):
         variances, axes = principal_axes(x)
         along = x @ axes
@@ -145,9 +147,9 @@ def ridge_path(
 
 
 def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Array, "d a"]]:
-    """Return variances along the min(n, d) principal axes of centred features, and the axes.
+    """Return the variances along the min(n, d) principal axes of centred features, and the axes.
 
-    A penalised linear probe has no weight outside of the span of its features.
+    The weights of a penalised linear probe are always in the span of its features.
     """
     if x.shape[0] <= x.shape[1]:
         _, singular, axes = jnp.linalg.svd(x, full_matrices=False)
@@ -157,7 +159,7 @@ def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Ar
 
 
 class Rows(NamedTuple):
-    """Rows of a fit, each of `num` standardised frames that follow each other on the device."""
+    """The rows of a fit, where each row is `num` consecutive standardised frames on the device."""
 
     frames: Float[Array, "n d"]
     first: Int[np.ndarray, " rows"]
@@ -166,7 +168,7 @@ class Rows(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Weight and bias of a fit, in float64, and whether its gradient reached the tolerance."""
+    """The float64 weight and bias of a fit, and whether its gradient reached the tolerance."""
 
     weight: Float[np.ndarray, "d c"]
     bias: Float[np.ndarray, " c"]
@@ -177,7 +179,7 @@ class Solution(NamedTuple):
 def put_rows(
     features: Float[ArrayLike, "n d"], labels: Int[np.ndarray, " n"]
 ) -> tuple[Rows, Float[Array, " d"], Float[Array, " d"]]:
-    """Return standardised rows on the device, their mean and standard deviation."""
+    """Standardise rows on the device, and return them with their mean and standard deviation."""
     x = jnp.asarray(features, jnp.float32)
     mean, std = standardisation(x)
     check_finite(mean, std)
@@ -194,8 +196,8 @@ def compare_l2s(
 ) -> Iterator[tuple[float | int, Solution]]:
     """Yield each l2, strongest first, with its optimum on at most `SELECTION_ROWS` kept rows.
 
-    The penalty is larger by the factor by which rows are fewer, so that its share of the summed
-    nats, and with it the best l2, stays the same.
+    If only a fraction of the rows is used, the penalty is divided by that fraction. Its share of
+    the summed nats, and therefore the best l2, stays the same.
     """
     part = kept
     if len(kept) > SELECTION_ROWS:
@@ -220,7 +222,7 @@ def solve_path(
     start: Solution | None = None,
     tolerance: float = TOLERANCE,
 ) -> Iterator[Solution]:
-    """Yield the optimum for each l2, strongest first, each fit starting at the one before."""
+    """Yield the optimum for each l2, strongest first; each fit starts at the previous optimum."""
     num_sampled = max(SAMPLE_ROWS, 4 * rows.num * rows.frames.shape[1])
     first = rows.first
     if len(first) > num_sampled:
@@ -250,13 +252,14 @@ def solve(
     l2: float,
     tolerance: float,
 ) -> Solution:
-    """Return the optimum for one l2, by L-BFGS along scaled principal axes.
+    """Return the optimum for one l2, found by L-BFGS along scaled principal axes.
 
-    The unknowns are scaled by the root of their own curvature at the start, mean(p (1 - p) x^2) +
-    l2 over a sample of rows `along` the axes and p of the class, so that iterations are few even if
-    axes and classes are very unequal. The tolerance is relative to the gradient at `zero`.
+    Each unknown is scaled by the square root of its curvature at the start, mean(p (1 - p) x^2) +
+    l2. Here x is the coordinate `along` an axis over a sample of rows, and p the probability of the
+    class. This keeps iterations few even if axes and classes are very unequal. The tolerance is
+    relative to the gradient at `zero`.
     """
-    import scipy.special  # half a second, which a start of training need not wait
+    import scipy.special  # takes half a second, which would delay the start of training
 
     shape = along.shape[1], len(start[1])
     p = scipy.special.softmax(along @ (axes.T @ start[0]) + start[1], axis=1)
@@ -286,11 +289,11 @@ def solve(
 def minimize(
     gradient: Callable[[np.ndarray], np.ndarray], point: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, bool]:
-    """Return the minimum of a convex function by L-BFGS, and whether its gradient is small enough.
+    """Return the minimum of a convex function by L-BFGS, and whether the search converged.
 
-    The line search reads only gradients, because differences of a float32 loss vanish long before
-    its gradient does. A step of 1 is shortened by the secant rule while the slope at its end is
-    above half of the slope at its beginning, in the other direction.
+    The line search only uses gradients, because differences of a float32 loss vanish long before
+    its gradient does. The step starts at 1 and is shortened by the secant rule while the slope at
+    its end is positive and more than half as steep as at its start.
     """
     value, pairs = gradient(point), deque(maxlen=MEMORY)
     for _ in range(MAX_ITERATIONS):
@@ -315,7 +318,7 @@ def minimize(
 def multiply_inverse(
     pairs: Sequence[tuple[np.ndarray, np.ndarray]], vector: np.ndarray
 ) -> np.ndarray:
-    """Return L-BFGS's inverse Hessian times a vector (Nocedal and Wright, 2006, algorithm 7.4)."""
+    """Multiply a vector by L-BFGS's inverse Hessian (Nocedal and Wright, 2006, algorithm 7.4)."""
     shares = []
     for move, change in reversed(pairs):
         share = (move @ vector) / (move @ change)
@@ -330,7 +333,7 @@ def multiply_inverse(
 
 
 def make_gradient(rows: Rows) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """Return a function of weight and bias: the gradient of the mean nats of all rows, float64."""
+    """Return a function from weight and bias to the float64 gradient of the mean nats."""
     num_rows = len(rows.labels)
     size = min(CHUNK_ROWS, 2 ** max(0, num_rows - 1).bit_length())
     padding = (0, -num_rows % size)
@@ -359,21 +362,21 @@ def add_gradient(
     *,
     num: int,
 ) -> tuple[Float[Array, "c d"], Float[Array, " c"]]:
-    """Add the gradient of the nats of some rows; rows with the label -1 add nothing.
+    """Add the gradient of the summed nats over a chunk of rows, ignoring rows with the label -1.
 
-    The weight's gradient is transposed: XLA multiplies x.T by the errors at a third of the speed.
+    The weight's gradient is transposed: multiplying x.T by the errors would take 3 times as long.
     """
     x = read_rows_at(frames, first, num)
     with jax.default_matmul_precision("highest"):
         share = jax.nn.softmax(x @ layer[0] + layer[1])
         is_right = jnp.arange(share.shape[1]) == labels[:, None]
-        # 1 - p of a well classified row would round to zero.
+        # For a well classified row, 1 - p would round to zero.
         wrong = jnp.where(is_right | (labels < 0)[:, None], 0.0, share)
         error = jnp.where(is_right, -wrong.sum(axis=1, keepdims=True), wrong)
         return total[0] + error.T @ x, total[1] + error.sum(axis=0)
 
 
 def check_grid(l2s: Sequence[float | int]) -> None:
-    """Raise a UserError for a grid that leaves the optimum of separable classes undefined."""
+    """Check that every l2 is finite and positive, so that separable classes have an optimum."""
     if not len(l2s) or not all(0 < l2 < np.inf for l2 in l2s):
-        raise UserError(f"l2s must be finite and above zero, at least one (got {list(l2s)})")
+        raise UserError(f"l2s must be one or more finite numbers above zero (got {list(l2s)})")

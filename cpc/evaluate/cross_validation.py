@@ -1,4 +1,4 @@
-"""Nested cross-validation of logistic regression, the standard probe of sentence features.
+"""Nested cross-validation of logistic regression, the standard probe for sentence features.
 
 See Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al. (2018, section
 3.3).
@@ -18,10 +18,10 @@ from cpc.evaluate.convex import as_probe, check_grid, put_rows, solve_path
 from cpc.evaluate.probe import predict
 from cpc.types import UserError
 
-#: answer(rows) -> log-probabilities (rows, classes).
+#: answer(rows) returns log-probabilities (rows, classes).
 Answer: TypeAlias = Callable[[Any], np.ndarray]
-#: fit(rows, labels, number of classes, l2s) -> l2, answer and whether the fit converged, for each
-#: l2, the strongest first.
+#: fit(rows, labels, number of classes, l2s) yields the l2, the `Answer`, and whether the fit
+#: converged for each l2, the strongest first.
 FitPath: TypeAlias = Callable[
     [Any, np.ndarray, int, Sequence[float]], Iterator[tuple[float, Answer, bool]]
 ]
@@ -29,16 +29,16 @@ L2S = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 
 
 class CrossValidated(NamedTuple):
-    """The answers of a nested cross-validation."""
+    """The result of a nested cross-validation."""
 
     items: Int[np.ndarray, " n"]
     """Indices of the rows that are in a fold."""
     correct: Bool[np.ndarray, " n"]
-    """Whether each of these rows is answered correctly by the fit that excludes its fold."""
+    """Whether each row in `items` is classified correctly by the fit without its fold."""
     l2s: tuple[float, ...]
     """The l2 chosen for each fold."""
     num_unconverged: int
-    """Number of folds whose last fit did not converge."""
+    """Number of folds whose final fit did not converge."""
 
 
 def cross_validate(
@@ -49,24 +49,24 @@ def cross_validate(
     l2s: Sequence[float] = L2S,
     num_folds: int = 10,
 ) -> CrossValidated:
-    """Return the answers of logistic regression to held-out rows.
+    """Test logistic regression on each fold in turn, with an l2 chosen without the tested fold.
 
-    Each fold is answered by a fit on all other folds. Its l2 is chosen on the next fold, after fits
-    on the remaining folds, from the strongest down until the nats on that next fold rise, so the
-    tested fold does not influence the choice. Folds are random and of equal size; up to
-    `num_folds` - 1 rows are left out.
+    The tested fold is classified by a fit on all other folds. To choose the l2, the next fold is
+    held out and models are fitted on the remaining folds, with the strongest l2 first, until the
+    nats on the held-out fold rise. Folds are random and of equal size, so up to `num_folds` - 1
+    rows are left out.
 
     Args:
         fit: `fit_dense` or `fit_sparse`.
-        x: one row per item, an array or sparse matrix.
+        x: an array or a sparse matrix with one row per item.
         l2s: weights of the penalty `(l2 / 2) |W|^2`, which is added to the mean nats.
     """
     check_grid(l2s)
     size, num_classes = len(labels) // num_folds, int(labels.max(initial=0)) + 1
     if num_folds < 3 or size < 1 or len(np.unique(labels)) < 2:
         raise UserError(
-            f"cross-validation got {len(labels)} rows, {len(np.unique(labels))} classes and "
-            f"{num_folds} folds: it needs 3 folds or more, 2 classes, and a row per fold"
+            "cross-validation needs at least 3 folds, 2 classes and one row per fold (got "
+            f"{len(labels)} rows, {len(np.unique(labels))} classes and {num_folds} folds)"
         )
     order = np.random.default_rng(0).permutation(len(labels))[: size * num_folds]
     folds, right, chosen, converged = order.reshape(num_folds, size), [], [], []
@@ -94,7 +94,10 @@ def fit_dense(
     num_classes: int,
     l2s: Sequence[float],
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield fits to standardised features, each started from the last (`cpc.evaluate.convex`)."""
+    """Yield fits to standardised features for each l2, where each starts at the previous optimum.
+
+    See `cpc.evaluate.convex` for the method.
+    """
     rows, mean, std = put_rows(x, labels)
     for found in solve_path(rows, num_classes, l2s):
         answer = functools.partial(predict, as_probe(found, mean, std))
@@ -104,10 +107,10 @@ def fit_dense(
 def fit_sparse(
     x: Any, labels: Int[np.ndarray, " n"], num_classes: int, l2s: Sequence[float]
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield fits to tf-idf weighted word counts by L-BFGS, each started from the one before.
+    """Yield L-BFGS fits to tf-idf weighted word counts, where each starts at the previous optimum.
 
-    A count n of a word becomes log(1 + n) log(rows / rows with the word), and rows are scaled to
-    length 1. The frequencies come from the fitted rows alone. x is a scipy.sparse.csr_array.
+    A word count n becomes log(1 + n) log(rows / rows with the word), and rows are scaled to length
+    1. Frequencies are computed from the training rows only. x is a scipy.sparse.csr_array.
     """
     num_rows, num_words = x.shape
     has = np.bincount(x.nonzero()[1], minlength=num_words)
@@ -145,7 +148,7 @@ def fit_sparse(
 def bag_of_words(
     sentences: Sequence[Int[np.ndarray, " _"]], num_words: int
 ) -> scipy.sparse.csr_array:
-    """Count each word in each sentence, (sentences, num_words).
+    """Count each word in each sentence, and return a sparse matrix (sentences, num_words).
 
     >>> bag_of_words([np.array([1, 2, 1]), np.array([], int)], 3).toarray()
     array([[0., 2., 1.],
@@ -162,10 +165,11 @@ def expand_vocabulary(
     embeddings: Float[np.ndarray, "n e"],
     others: Float[np.ndarray, "m v"],
 ) -> Float[np.ndarray, "m e"]:
-    """Return embeddings of words new to the model, by a linear map of word vectors.
+    """Return embeddings for words that are not in a model's vocabulary, by mapping word vectors.
 
-    With the shared words' vectors V and embeddings E, W minimises `|V W - E|^2` (Kiros et al. 2015,
-    section 2.2, "Vocabulary expansion"); others W is returned.
+    The linear map W minimises `|V W - E|^2`, where V are the `vectors` and E the `embeddings` of
+    the words in the vocabulary, and is applied to `others`, the vectors of further words (Kiros et
+    al. 2015, section 2.2, "Vocabulary expansion").
 
     >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> expand_vocabulary(vectors, vectors @ [[2.0], [3.0]], np.array([[4.0, 1.0]])).round(6)

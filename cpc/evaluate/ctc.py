@@ -1,4 +1,4 @@
-"""CTC for phones of an utterance without their times: loss, decoding, and error rate.
+"""CTC for utterances with phones but no times: loss, decoding, and the edits for error rates.
 
 In connectionist temporal classification (Graves et al. 2006) each frame has a label or the blank,
 which is the last class. Removing repeats and then blanks from such a path gives its labelling.
@@ -17,7 +17,7 @@ from cpc.types import UserError
 
 
 class Edits(NamedTuple):
-    """The edits from one labelling to another; their sum is the Levenshtein distance."""
+    """Numbers of edits from one labelling to another, which sum to the Levenshtein distance."""
 
     substitutions: int
     deletions: int
@@ -27,12 +27,12 @@ class Edits(NamedTuple):
 def ctc_nats(
     scores: Float[Array, "b t classes"], num_frames: Int[Array, " b"], labels: Int[Array, "b n"]
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Return the sum of -log p(labels | scores) in nats, and the number of these labels.
+    """Return the sum of -log p(labels | scores) in nats, and the number of labels in this sum.
 
-    Utterances whose labels, with a blank between equal ones, exceed their frames are left out.
-    Scores are unnormalised, the last class is the blank, and labels are padded with -1.
+    Scores are unnormalised, the last class is the blank, and labels are padded with -1. Utterances
+    are left out if their labels, with a blank between equal ones, outnumber their frames.
 
-    With uniform scores, one label of two has 3 of the 9 paths of two frames:
+    With uniform scores, 3 of the 9 paths through two frames result in the given label:
 
     >>> nats, count = ctc_nats(jnp.zeros((1, 2, 3)), jnp.array([2]), jnp.array([[1, -1]]))
     >>> f"{nats:.4f} {np.log(9 / 3):.4f} {count}"
@@ -55,7 +55,7 @@ def ctc_nats(
 
 
 def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
-    """Return the labelling of a path: remove repeats, then blanks.
+    """Return the labelling of a path, by removing repeats and then blanks.
 
     >>> collapse([9, 1, 1, 9, 1, 2, 2], blank=9)
     [1, 1, 2]
@@ -64,7 +64,7 @@ def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
 
 
 def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
-    """Return the labelling of the likeliest path.
+    """Return the labelling of the most probable path.
 
     >>> greedy_decode(np.log([[0.6, 0.1, 0.3], [0.5, 0.1, 0.4], [0.1, 0.2, 0.7]]))
     [0]
@@ -73,22 +73,22 @@ def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
 
 
 def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
-    """Return the likeliest labelling that a beam of prefixes finds, summed over its paths.
+    """Return the most probable labelling, summed over its paths, that a beam search finds.
 
-    `width` prefixes are kept after each frame (Hannun et al. 2014, Algorithm 1, without a language
-    model).
+    The search keeps `width` prefixes after each frame (Hannun et al. 2014, Algorithm 1, without a
+    language model).
 
-    The empty labelling has the likeliest path (0.36), but the label is likelier (0.64):
+    The most probable path is empty (0.36), but the label is more probable (0.64):
 
     >>> log_p = np.log([[0.4, 0.6], [0.4, 0.6]])
     >>> greedy_decode(log_p), beam_decode(log_p, width=2)
     ([], [0])
     """
     if width < 1:
-        raise UserError(f"the beam width is too small (got {width}): use 1 or more")
+        raise UserError(f"beam width must be at least 1 (got {width})")
     blank = log_p.shape[1] - 1
     prefixes: list[tuple[int, ...]] = [()]
-    # Log-probabilities of the paths of each prefix that end in a blank, and in its last label.
+    # For each prefix, log-probabilities of its paths that end in a blank or in its last label.
     in_blank, in_label = np.zeros(1), np.full(1, -np.inf)
     for frame in np.asarray(log_p, np.float64):
         both = np.logaddexp(in_blank, in_label)
@@ -96,12 +96,12 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
         longer = both[:, None] + frame[:blank]
         stays = np.full(len(prefixes), -np.inf)
         for i, prefix in enumerate(prefixes):
-            if prefix:  # a repeated label needs a blank between
+            if prefix:  # repeating a label needs a blank before it
                 longer[i, prefix[-1]] = in_blank[i] + frame[prefix[-1]]
                 stays[i] = in_label[i] + frame[prefix[-1]]
         for i, prefix in enumerate(prefixes):
             before = place.get(prefix[:-1]) if prefix else None
-            if before is not None:  # two ways to one prefix
+            if before is not None:  # the prefix can stay, or a shorter one can grow to it
                 stays[i] = np.logaddexp(stays[i], longer[before, prefix[-1]])
                 longer[before, prefix[-1]] = -np.inf
         waits = both + frame[blank]
@@ -122,14 +122,14 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
 
 
 def count_edits(wanted: Sequence[int], given: Sequence[int]) -> Edits:
-    """Return the fewest edits from the wanted labelling to the given one.
+    """Count the edits in a shortest sequence of edits from the wanted to the given labelling.
 
-    Ties go to the most substitutions.
+    If several sequences are equally short, the one with the most substitutions is counted.
 
     >>> count_edits([1, 2, 3, 4, 5, 6], [9, 2, 4, 5, 6, 7])
     Edits(substitutions=1, deletions=1, insertions=1)
     """
-    # Each cell: edits, deletions, insertions, compared in this order.
+    # Cells are (edits, deletions, insertions), which are compared in this order.
     row = [(j, 0, j) for j in range(len(given) + 1)]
     for i, want in enumerate(wanted, start=1):
         new = [(i, i, 0)]

@@ -1,4 +1,4 @@
-"""Embedding of whole utterances of any length, with few compilations."""
+"""Embedding of whole utterances of any length, with few compiled shapes."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +11,11 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: Frames that a CPU embeds in the time of compiling one more shape for two networks.
+#: Frames that a CPU embeds in the time it takes to compile one more shape for two networks.
 SHAPE_FRAMES = 25_000
-#: The same for a GPU: an H100 compiles a shape in 11 to 15 s and embeds a million frames per s.
+#: The same for a GPU. An H100 compiles a shape in 11 to 15 s and embeds a million frames per s.
 SHAPE_FRAMES_OFF_CPU = 3_000_000
-#: Number of frames in a piece of a long utterance, 30 s of sound.
+#: Number of frames in each piece of a long utterance, which is 30 s of sound.
 PIECE_FRAMES = 3_000
 
 
@@ -30,22 +30,24 @@ def embed_utterances(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
-    Utterances of similar length share a batch. Each is continued by its own mirror image, so that
-    features which look ahead see plausible sound; frames of the continuation are dropped.
+    Utterances of similar length share a batch. Each utterance is padded with its own mirror image,
+    so that features which look ahead see plausible sound. Frames of the padding are dropped.
 
     Args:
-        embed: maps (b, s) or (b, s, channels), float32, to (b, at least s // stride, f); best
-            jitted.
-        waveforms: an array (s,) or (s, channels), float32, for each utterance.
-        stride: samples from frame to frame.
+        embed: a function, preferably jitted, from float32 arrays (b, s) or (b, s, channels) to
+            (b, at least s // stride, f).
+        waveforms: a float32 array (s,) or (s, channels) for each utterance.
+        stride: number of samples per frame.
         batch_frames: maximum number of frames in a batch.
-        shape_frames: frames of padding that one more shape must save, as many as are embedded while
-            it compiles; at least 3,000,000 off the CPU.
-        ahead: number of later frames that a frame depends on; a frame is the same in any batch.
-        embed_long: embeds one utterance of more than `batch_frames` in less memory, such as in
-            pieces; by default such an utterance is a batch of its own.
+        shape_frames: frames of padding that each further shape must save, which is the number of
+            frames embedded in the time it takes to compile. At least 3,000,000 if not on a CPU.
+        ahead: number of later frames that a frame depends on. With this padding, a frame does not
+            depend on the shape of its batch.
+        embed_long: embeds one utterance of more than `batch_frames` frames in less memory, for
+            example in pieces. By default, such an utterance is a batch of its own.
 
-    Features are float32 on the host, with max(1, s // stride) frames of each utterance.
+    Returns:
+        Float32 NumPy arrays with max(1, s // stride) frames per utterance.
     """
     waveforms = list(waveforms)
     if not waveforms:
@@ -78,8 +80,8 @@ def embed_utterances(
                 num_frames = max(1, len(waveforms[index]) // stride)
                 features[index] = embedded[row, :num_frames].copy()
 
-    # Each thread compiles and runs one shape, largest first. A recurrent context on a CPU, or
-    # compilation elsewhere, leaves a core for another shape.
+    # Two threads each compile and run one shape at a time, the largest first. Recurrent contexts on
+    # a CPU, and compilation for other devices, leave a core for a second shape.
     by_size = np.argsort(-bounds * np.bincount(bucket + 1)[1:], kind="stable")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
@@ -94,9 +96,10 @@ def embed_pieces(
     before: int = 0,
     ahead: int = 0,
 ) -> Float[np.ndarray, "_ _"]:
-    """Return the features of one long utterance, embedded in overlapping pieces of one shape.
+    """Return the features of one long utterance, which is embedded in overlapping pieces.
 
-    `before` and `ahead` are the numbers of earlier and later frames that a frame depends on.
+    All pieces have the same shape. `before` and `ahead` are the numbers of earlier and later frames
+    that a frame depends on.
     """
     num_frames, parts = max(1, len(waveform) // stride), []
     length = (before + PIECE_FRAMES + ahead) * stride
@@ -111,10 +114,10 @@ def embed_pieces(
 def bucket_lengths(
     lengths: Int[np.ndarray, " u"], shape_frames: int = SHAPE_FRAMES
 ) -> Int[np.ndarray, " buckets"]:
-    """Return at most 16 padded lengths, ascending, with the least padding over all utterances.
+    """Return at most 16 ascending padded lengths that minimise the padding of all utterances.
 
-    Each length saves at least `shape_frames` of padding. The search is exact, by dynamic
-    programming over the sorted lengths, or over quantiles for many lengths.
+    Each length saves at least `shape_frames` frames of padding. The lengths are found by dynamic
+    programming over all distinct lengths, or over their quantiles if there are more than 512.
 
     >>> bucket_lengths(np.array([16, 16, 32, 160]), 100)
     array([ 32, 160])
@@ -124,15 +127,15 @@ def bucket_lengths(
         levels = np.linspace(0, 1, MAX_CANDIDATES)
         candidates = np.unique(np.quantile(lengths, levels, method="higher"))
     below = np.searchsorted(np.sort(lengths), candidates, side="right")
-    below = np.concatenate([[0], below])  # utterances that fit into the first j candidates
-    # cost[i, j]: padded frames when the utterances between candidates i and j share length j.
+    below = np.concatenate([[0], below])  # number of utterances within the first j candidates
+    # cost[i, j] is the number of padded frames if utterances between candidates i and j share j.
     cost = np.where(
         np.arange(len(below))[:, None] < np.arange(1, len(below)),
         (below[1:] - below[:, None]) * candidates.astype(np.float64),
         np.inf,
     )
     best, choices = cost[0], [np.zeros(len(candidates), int)]
-    totals = [best[-1]]  # with one shape, two, three
+    totals = [best[-1]]  # one entry per number of shapes
     for _ in range(min(MAX_SHAPES, len(candidates)) - 1):
         through = np.concatenate([[0.0], best])[:, None] + cost
         choices.append(through.argmin(axis=0))
@@ -150,7 +153,7 @@ def bucket_lengths(
 def continue_mirrored(
     waveform: Float[np.ndarray, " s *channels"], length: int
 ) -> Float[np.ndarray, " length *channels"]:
-    """Return the waveform continued by its mirror image, and so on, up to `length`.
+    """Extend a waveform to `length` samples by repeated mirror images.
 
     >>> continue_mirrored(np.array([1.0, 2.0]), 5)
     array([1., 2., 2., 1., 1.], dtype=float32)

@@ -1,4 +1,4 @@
-"""Softmax regression on frozen features, to convergence or by a number of updates."""
+"""Softmax regression on frozen features, fitted until convergence or for a number of updates."""
 
 import functools
 import itertools
@@ -38,10 +38,10 @@ from cpc.evaluate.probe import (
 )
 from cpc.types import Array, ArrayLike, UserError
 
-#: make(learning rate, number of updates).
+#: A function from the learning rate and the number of updates to an optimizer.
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
 
-#: Maximum number of updates in one call of compiled code.
+#: Maximum number of updates per call of compiled code.
 CALL_UPDATES = 256
 
 
@@ -49,25 +49,25 @@ class Updates(NamedTuple):
     """The number of updates of a fit, their batch size and their optimizer."""
 
     num_epochs: int = 10
-    """Passes over the data; the fit continues until it has done `min_updates` updates."""
+    """Number of passes over the data, unless this is fewer than `min_updates` updates."""
     min_updates: int = 1000
     batch_size: int = 1024
     learning_rate: float = 5e-3
-    """Use 0.1 for `paper_sgd`."""
+    """Initial learning rate; use 0.1 for `paper_sgd`."""
     optimizer: MakeOptimizer | None = None
-    """`adam_cosine` (also for None) or `paper_sgd`; with None, linear probes use L-BFGS."""
+    """`adam_cosine` or `paper_sgd`. If None, linear probes use L-BFGS and others `adam_cosine`."""
 
 
 def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Return Adam with a rate that falls to zero along half a cosine."""
+    """Return Adam with a learning rate that decays to zero along half a cosine."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates))
 
 
 def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Return momentum 0.9 with a rate divided by 10 after 50/85 and 75/85 of the updates.
+    """Return SGD with momentum 0.9 and a stepwise learning rate.
 
-    The paper's probe of images (section 3.2) uses learning rate 0.1, 85,000 updates, and batches of
-    2048 with one row per image.
+    The rate is divided by 10 after 50/85 and 75/85 of the updates. The image probe of the CPC paper
+    (section 3.2) uses learning rate 0.1, 85,000 updates, and batches of 2048 rows, one per image.
     """
     steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
     schedule = optax.piecewise_constant_schedule(learning_rate, steps)
@@ -75,7 +75,10 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 class Frames(NamedTuple):
-    """Standardised training frames: rows to fit on, then rows for choosing the weight decay."""
+    """Standardised training frames, with the rows for fitting first and those for validation last.
+
+    The validation rows are used to choose the weight decay.
+    """
 
     x: Float[Array, "n d"]
     rows: Stacked
@@ -85,7 +88,7 @@ class Frames(NamedTuple):
     std: Float[Array, " d"]
 
     def count_correct(self, probe: Probe) -> int:
-        """Return the number of validation rows that a probe answers correctly."""
+        """Return the number of validation rows that a probe classifies correctly."""
         held = self.rows._replace(first=self.rows.first[self.num_train :])
         return int(np.sum(predict(probe, held).argmax(axis=1) == self.labels[self.num_train :]))
 
@@ -98,7 +101,7 @@ def fit_probe(
     hidden_width: int = 0,
     **options: Any,
 ) -> Probe:
-    """Fit a probe to training frames, with the options of `fit_probes`."""
+    """Fit one probe to training frames; see `fit_probes` for the options."""
     return fit_probes(features, labels, utterances, hidden_widths=(hidden_width,), **options)[0]
 
 
@@ -116,21 +119,22 @@ def fit_probes(
     """Fit probes to training frames, one per hidden width.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
-    fitted by L-BFGS until it converges (`fit_lbfgs_probe`), and a probe with a hidden layer, which
-    lacks a single optimum, by a number of updates of Adam with cosine decay.
+    fitted by L-BFGS until it converges (see `fit_lbfgs_probe`). A probe with a hidden layer has no
+    unique optimum and is fitted by a number of Adam updates with cosine decay.
 
-    The weight decay is the one with the most correct frames in a tenth of the training utterances,
-    after fits on the rest: of linear probes on at most 65,536 frames (`compare_l2s`), of hidden
-    layers with a third of the updates. The probe is then fitted on all training utterances.
+    A tenth of the training utterances is held out to choose the weight decay with the most correct
+    frames. For this comparison, linear probes are fitted on at most 65,536 frames (`compare_l2s`)
+    and hidden layers with a third of the updates. The best probe is refitted on all utterances.
 
     Args:
-        features: features of all training frames; put on the device once, even if `Stacked`.
-        labels: 0 .. num_classes - 1; frames with -1 are ignored.
-        utterances: the utterance of each frame, which the validation split never divides;
-            `np.arange(n)` for images with one row each.
-        hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
-        weight_decays: the grid; with one entry, no utterances are held out for validation.
-        updates: updates of a hidden layer and, if it has an optimizer, also of linear probes.
+        features: features of all training frames. Each frame is put on the device only once, even
+            if `Stacked` rows overlap.
+        labels: classes from 0 to num_classes - 1. Frames with -1 are ignored.
+        utterances: utterance number of each frame. The validation split never divides an utterance.
+            For images with one row each, pass `np.arange(n)`.
+        hidden_widths: width of the hidden ReLU layer of each probe, or 0 for a linear probe.
+        weight_decays: the values to compare. If there is only one, no utterances are held out.
+        updates: settings for hidden layers. Linear probes also use them if an optimizer is set.
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
@@ -139,7 +143,7 @@ def fit_probes(
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
-    # Neighbours have the statistics of their own frame, and some of them occur twice.
+    # Statistics are computed over the middle frame of each row, as neighbours can occur twice.
     scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
     check_finite(*scale)
     mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
@@ -151,7 +155,7 @@ def fit_probes(
             return fit_to_convergence(frames, num_classes, weight_decays)
         return choose_by_updates(frames, num_classes, hidden_width, weight_decays, seed, updates)
 
-    # In parallel: products this small leave a core to another fit, or to its compilation.
+    # Fits run in parallel, because products this small leave a core for another fit to use.
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(fit, hidden_widths))
 
@@ -159,9 +163,9 @@ def fit_probes(
 def fit_to_convergence(
     frames: Frames, num_classes: int, weight_decays: Sequence[float | int]
 ) -> Probe:
-    """Return the linear probe at its optimum, with the weight decay best on the validation rows.
+    """Fit a linear probe to convergence, with the weight decay that is best on validation rows.
 
-    The last fit begins at the optimum on fewer rows, which is close to that on all rows.
+    The final fit starts at the optimum on fewer rows, which is close to the optimum on all rows.
     """
     check_grid(weight_decays)
     x, rows, y, num_train, mean, std = frames
@@ -184,7 +188,7 @@ def choose_by_updates(
     seed: int,
     updates: Updates,
 ) -> Probe:
-    """Return the probe with the weight decay best on the validation rows, fitted by updates."""
+    """Fit a probe by updates, with the weight decay that is best on validation rows."""
     sizes, best = (len(frames.mean), hidden_width, num_classes), 0
     if frames.num_train < len(frames.labels):
         fitted = fit_by_updates(
@@ -204,7 +208,7 @@ def fit_by_updates(
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
-    """Return a probe of the first `num_rows` for each weight decay, by a `share` of the updates."""
+    """Fit a probe to the first `num_rows` for each weight decay, by a `share` of the updates."""
     draw = np.random.default_rng([seed, num_rows])
     layers = initial_layers(draw, *sizes)
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
@@ -234,14 +238,15 @@ def split_utterances(
     validation_fraction: float,
     rng: np.random.Generator,
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " validation"]]:
-    """Split labelled rows by utterance into rows for training and rows for validation."""
+    """Split the labelled rows into training and validation rows, without dividing utterances."""
     labelled = np.flatnonzero(labels >= 0)
     if validation_fraction == 0:
         return labelled, labelled[:0]
     names = np.unique(utterances[labelled])
     if len(names) < 2:
         raise UserError(
-            "a probe needs two labelled training utterances: add data, or give one weight decay"
+            "a probe needs two labelled training utterances to choose a weight decay: add "
+            "utterances, or pass a single weight decay"
         )
     num_held = min(len(names) - 1, max(1, round(validation_fraction * len(names))))
     held = rng.choice(names, num_held, replace=False)
@@ -253,7 +258,7 @@ def split_utterances(
 def begin_fit(
     layers: Layers, learning_rate: float | Array, *, num_updates: int, optimizer: MakeOptimizer
 ) -> tuple[Layers, Any]:
-    """Put layers on the device and initialise the optimizer, in one program."""
+    """Put layers on the device and initialise the optimizer, in one compiled program."""
     return layers, optimizer(learning_rate, num_updates).init(layers)
 
 
@@ -272,10 +277,10 @@ def fit_layers(
     num_updates: int,
     optimizer: MakeOptimizer,
 ) -> tuple[Layers, Any]:
-    """Return layers, with a leading axis of weight decays, after some of `num_updates` updates.
+    """Apply some of `num_updates` updates to layers, which have a leading axis of weight decays.
 
-    `first` is the first frame of each row of each batch; the layers' width determines how many
-    follow.
+    `first` is the index of the first frame of each row. The number of frames per row follows from
+    the width of the layers.
     """
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
@@ -299,7 +304,7 @@ def run_updates(
     start: tuple[Any, Any],
     batches: Any,
 ) -> tuple[Any, Any]:
-    """Return parameters and the optimizer's state after an update for each batch."""
+    """Return the parameters and the optimizer state after one update per batch."""
 
     def step(carry, batch):
         params, state = carry
@@ -312,7 +317,7 @@ def run_updates(
 def draw_rows(
     num_rows: int, per_call: int, batch_size: int, rng: np.random.Generator
 ) -> Iterator[Int[np.ndarray, "updates batch"]]:
-    """Yield rows of batches without end, in one random order of all rows after another."""
+    """Yield the row numbers of batches forever, drawing a new random order for each pass."""
     left = np.zeros(0, np.int64)
     while True:
         while len(left) < per_call * batch_size:
@@ -324,7 +329,7 @@ def draw_rows(
 def initial_layers(
     rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
 ) -> Layers:
-    """Return zeros for the last layer, and He's normal numbers before a ReLU."""
+    """Return initial layers: zeros for the last one, and He initialization for a hidden one."""
     last = np.zeros((hidden_width or width, num_classes), np.float32)
     layers = ((last, np.zeros(num_classes, np.float32)),)
     if hidden_width:

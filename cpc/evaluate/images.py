@@ -1,4 +1,4 @@
-"""Features of images, scores of their probes, and accuracy by the number of labels."""
+"""Features of images, scores of image probes, and accuracy as a function of the label fraction."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,10 +16,11 @@ from cpc.types import PyTree, UserError
 def embed_images(
     embed: Callable[[np.ndarray], PyTree], images: Any, batch_size: int = 256
 ) -> PyTree:
-    """Return features of all images on the host, float32, in batches of one shape.
+    """Return the features of all images as float32 NumPy arrays.
 
-    `embed` maps (b, y, x, channels), as stored, to arrays (b, ...), such as pooled (z, c); images
-    are an array (n, y, x, channels) or a source of single ones. The last batch is padded.
+    `embed` maps images (b, y, x, channels) as they are stored to arrays (b, ...), such as pooled
+    (z, c). `images` is an array (n, y, x, channels) or a sequence of single images. The last batch
+    is padded, so that all batches have the same shape.
 
     >>> embed_images(lambda x: x.mean((1, 2, 3)), np.ones((3, 2, 2, 1), np.uint8), batch_size=2)
     array([1., 1., 1.], dtype=float32)
@@ -47,14 +48,15 @@ def image_scores(
     data: str,
     correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[Score]:
-    """Return the accuracy of each pair of features and probe, with an outcome per image.
+    """Return the accuracy for each combination of features and probe, with an outcome per image.
 
     Args:
         correct: maps (features, method), such as ("z", "linear"), to whether each test image is
-            answered correctly.
-        settings: chosen settings, such as "l2 0.001"; may lack entries.
-        train_labels: labels of the training images, for the majority class.
-        correct_5: like `correct`, for the class among the best five; may lack entries.
+            classified correctly.
+        settings: optionally maps (features, method) to a chosen setting, such as "l2 0.001".
+        train_labels: labels of the training images, which determine the majority class.
+        correct_5: like `correct`, but for whether the label is among the five best classes. Entries
+            are optional.
     """
     majority, items = majority_accuracy(train_labels, test_labels), digest("image", test_labels)
     metrics = ("accuracy", correct, majority), ("top-5 accuracy", correct_5 or {}, None)
@@ -64,7 +66,7 @@ def image_scores(
             if len(right) != len(test_labels):
                 raise UserError(
                     f"{features} / {method} has answers for {len(right)} of {len(test_labels)} "
-                    "test images: pass all, in the order of the labels"
+                    "test images: pass one answer per image, in the order of the labels"
                 )
             low, high = bootstrap_interval(right, np.ones(len(right), np.int64))
             scores.append(
@@ -78,16 +80,17 @@ def image_scores(
     return scores
 
 
-#: Shares of the labels in Figure 1 of CPC v2 (Henaff et al., 2019).
+#: Label fractions in Figure 1 of CPC v2 (Henaff et al., 2019).
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def label_subset(
     labels: Int[np.ndarray, " n"], fraction: float | int, seed: int
 ) -> Int[np.ndarray, " kept"]:
-    """Return the rows of a stratified subset: round(fraction n_c) of each class, at least one.
+    """Return the sorted row indices of a stratified random subset of the labelled rows.
 
-    Subsets with the same seed are nested. Rows with -1 are unlabelled. Indices ascend.
+    For a class with n rows, the subset has round(fraction n) rows, but at least one. Subsets with
+    the same seed are nested. Rows with the label -1 are unlabelled.
 
     >>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, -1])
     >>> kept = label_subset(labels, 0.5, seed=0)
@@ -117,11 +120,11 @@ def few_label_score(
     fraction: float | int,
     num_labels: int,
 ) -> Score:
-    """Return one point of the curve of accuracy against labels.
+    """Return the mean accuracy over random label subsets of one size.
 
-    `correct` marks the test images answered correctly after training on the subset of each seed;
-    `mode` is "frozen" or "fine-tuned". As labels are also drawn, the interval is None for one
-    subset of a part of the labels, and only scores with all labels are paired by image.
+    `correct` marks the test images classified correctly after training on the subset of each seed.
+    `mode` is "frozen" or "fine-tuned". Labels are also drawn at random, so a single subset has no
+    interval unless it contains all labels, and only scores with all labels are paired by image.
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)
@@ -135,12 +138,12 @@ def few_label_score(
 
 
 def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
-    """Return the interval of the mean accuracy over random subsets and random test images.
+    """Return a confidence interval of the mean accuracy over random subsets and test images.
 
-    mean +- t sqrt(A + B), where A is the variance of the mean over seeds, B that over test images,
-    and t has Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
-    B^2 / (m - 1)). With one seed, A is unknown and left out. If A + B = 0, such as when all answers
-    are right, the result is the `bootstrap_interval` over images.
+    The interval is mean +- t sqrt(A + B), where A is the variance of the mean due to seeds, B the
+    variance due to test images, and t has Satterthwaite's (1946) degrees of freedom (A + B)^2 /
+    (A^2 / (seeds - 1) + B^2 / (m - 1)). With one seed, A is unknown and left out. If A + B = 0, for
+    example because all answers are right, the result is the `bootstrap_interval` over images.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)

@@ -1,4 +1,4 @@
-"""Learned weights of a network's layers, as in SUPERB (Yang et al. 2021)."""
+"""Learned weights for averaging a network's layers, as in SUPERB (Yang et al. 2021)."""
 
 import functools
 
@@ -12,7 +12,7 @@ from cpc.evaluate.fit import adam_cosine, run_updates
 from cpc.evaluate.probe import check_finite, check_labels, standardisation, standardised
 from cpc.types import Array, ArrayLike
 
-#: Number of updates, and frames of each.
+#: Number of updates, and number of frames per update.
 NUM_UPDATES, BATCH_FRAMES = 1000, 1024
 LEARNING_RATE, L2 = 0.02, 1e-3
 
@@ -24,19 +24,19 @@ def fit_layer_weights(
     num_classes: int,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, " l"], Float[np.ndarray, "l d"]]:
-    """Learn softmax weights of layers together with a linear probe of their sum.
+    """Learn softmax weights for layers together with a linear probe on their weighted sum.
 
     Adam with cosine decay minimises the mean of -log p(label | sum) + `(L2 / 2) |W|^2`, starting
     at equal weights. Unlike in SUPERB, dimensions are standardised, so that the weights do not
     depend on the scale of a layer.
 
     Args:
-        layers: all layers of each frame, narrow ones padded with zeros.
-        labels: 0 .. num_classes - 1; frames with -1 are ignored.
+        layers: all layers of each frame, where narrow layers are padded with zeros.
+        labels: classes from 0 to num_classes - 1. Frames with -1 are ignored.
 
     Returns:
-        The weights, which sum to 1, and the weights divided by standard deviations, `factors`:
-        `(layers * factors).sum(axis=1)` is the weighted sum up to a constant.
+        The weights, which sum to 1, and `factors`, which are the weights divided by the standard
+        deviations. `(layers * factors).sum(axis=1)` is the weighted sum up to a constant.
     """
     check_labels(labels, num_classes)
     rng, known = np.random.default_rng(seed), np.flatnonzero(labels >= 0)
@@ -56,7 +56,7 @@ def learn_weights(
     batches: Int[ArrayLike, "updates batch"],
     num_classes: int,
 ) -> Float[Array, " l"]:
-    """Return the layers' weights after an update for each batch of frame numbers."""
+    """Return the layer weights after one update per batch of frame indices."""
     transform = adam_cosine(LEARNING_RATE, len(batches))
 
     def loss(params, batch):

@@ -1,4 +1,4 @@
-"""Nearest neighbours: kNN classification, and the patches that activate a unit most."""
+"""Nearest neighbours for kNN classification, and the patches that activate a unit most."""
 
 import functools
 from collections.abc import Iterable
@@ -17,25 +17,29 @@ GALLERY_BLOCK = 16_384
 
 
 class Top(NamedTuple):
-    """The k highest scores of each row, descending, and their rows."""
+    """The k highest scores for each row in descending order, with the rows that have them."""
 
     score: Float[ArrayLike, "r k"]
     row: Int[ArrayLike, "r k"]
 
 
 def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"], *, k: int) -> Top:
-    """Return the k rows of the gallery with the highest cosine to each row of the features.
+    """Return the k gallery rows with the highest cosine similarity to each row of the features.
 
-    Computed in blocks on the device. Ties go to the earlier row; a row of zeros has cosine 0.
+    Cosines are computed in blocks on the device. Ties go to the earlier row. A row of zeros has
+    cosine 0 with every row.
 
     >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), k=2).row
     array([[1, 2]], dtype=int32)
     """
     if not 1 <= k <= len(gallery):
-        raise UserError(f"k is out of range (got {k}): choose 1 to {len(gallery)} training rows")
+        raise UserError(
+            f"k is {k}, but there are {len(gallery)} training rows: set k between 1 and that number"
+        )
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
-            f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}"
+            f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
+            "pass features of the same width"
         )
     check_finite(gallery, features)
     gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
@@ -61,22 +65,24 @@ def knn_predict(
     k: int = 20,
     temperature: float | int = 0.07,
 ) -> Float[np.ndarray, "m c"]:
-    """Return the share of the votes of each class among the k nearest training rows.
+    """Return the fraction of votes for each class among the k nearest training rows.
 
-    share_c = sum over neighbours of class c of exp(cosine / temperature), divided by the sum over
-    all k neighbours (Wu et al., 2018, section 3.4; k = 20 as in DINO, Caron et al., 2021).
+    The fraction for class c is the sum of exp(cosine / temperature) over the neighbours of class c,
+    divided by the sum over all k neighbours (Wu et al., 2018, section 3.4). The default k = 20 is
+    from DINO (Caron et al., 2021).
 
     >>> knn_predict(np.eye(2), np.array([0, 1]), np.array([[2.0, 2.0]]), num_classes=2, k=2)
     array([[0.5, 0.5]], dtype=float32)
     """
     if len(train_labels) != len(train_features):
         raise UserError(
-            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one per row"
+            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one label "
+            "per row"
         )
     if len(train_labels) and not 0 <= train_labels.min() <= train_labels.max() < num_classes:
         raise UserError(
             f"training labels must be in 0..{num_classes - 1} (got {train_labels.min()} to "
-            f"{train_labels.max()}): leave unlabelled rows out"
+            f"{train_labels.max()}): remove unlabelled rows"
         )
     top = nearest(train_features, features, k=k)
     weight = np.exp((top.score - top.score[:, :1]) / np.float32(temperature))
@@ -86,10 +92,10 @@ def knn_predict(
 
 
 def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
-    """Return the k patches with the highest activation of each unit, over batches of patches.
+    """Return the k patches with the highest activation for each unit, over all batches of patches.
 
-    Patches are numbered over all batches. Scores and rows are (u, k), by descending activation;
-    ties go to the earlier patch.
+    Patches are numbered consecutively over all batches. Scores and rows have shape (u, k) and are
+    sorted by descending activation. Ties go to the earlier patch.
 
     >>> most_exciting([np.array([[1.0, 0.0], [3.0, 5.0]]), np.array([[2.0, 9.0]])], k=2).row
     array([[1, 2],
@@ -103,12 +109,12 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
         top = merge(top, rows, jnp.int32(count))
         count += rows.shape[1]
     if top is None or not 1 <= k <= count:
-        raise UserError(f"k is {k}, but there are {count} patches: choose k from 1 to that number")
+        raise UserError(f"k is {k}, but there are {count} patches: set k between 1 and that number")
     return Top(*(np.asarray(one) for one in top))
 
 
 def no_rows(shape: tuple[int, int]) -> Top:
-    """Return a `Top` of scores -inf, which any row replaces."""
+    """Return a `Top` with all scores -inf, so that any row replaces them."""
     return Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
@@ -116,7 +122,7 @@ def no_rows(shape: tuple[int, int]) -> Top:
 def search(
     blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
 ) -> Top:
-    """Return the k nearest rows of all blocks; rows from `num_rows` on are padding."""
+    """Return the k rows nearest to each query, among the first `num_rows` rows of all blocks."""
 
     def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
         first, block = numbered
@@ -132,7 +138,7 @@ def search(
 
 @jax.jit
 def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
-    """Merge the top k with the scores of new rows, which are numbered from `first`."""
+    """Merge the top k with the scores of new rows, which are numbered from `first` on."""
     k = top.score.shape[1]
     new_score, new_row = jax.lax.top_k(scores, min(k, scores.shape[1]))
     score = jnp.concatenate([top.score, new_score], axis=1)
@@ -142,12 +148,12 @@ def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
 
 
 def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
-    """Scale rows to length one in float32; rows of zeros stay zero."""
+    """Scale rows to length one in float32, and leave rows of zeros unchanged."""
     rows = jnp.asarray(rows, jnp.float32)
     length = jnp.linalg.norm(rows, axis=1, keepdims=True)
     return rows / jnp.where(length > 0, length, 1.0)
 
 
 def pad_rows(rows: Float[Array, "n d"], multiple: int) -> Float[Array, "padded d"]:
-    """Append rows of zeros up to a multiple of `multiple`."""
+    """Append rows of zeros until the number of rows is divisible by `multiple`."""
     return jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))

@@ -1,4 +1,4 @@
-"""Probes as layers over standardised features, their rows, and their predictions."""
+"""Probes, which are layers over standardised features, with their input rows and predictions."""
 
 import functools
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 
 from cpc.types import Array, ArrayLike, UserError
 
-#: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
+#: (weight, bias) of each layer. A linear probe has one layer, and a hidden layer adds another.
 Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
 CHUNK_FRAMES = 8192
-CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
+CHUNK_VALUES = 2**27  # half a GiB; limits chunks if features are pixels of large images
 
 
 class Stacked(NamedTuple):
-    """Rows of consecutive frames, copied only when they are read.
+    """Rows of consecutive frames, which are only copied when they are read.
 
     Row i is `frames[first[i] : first[i] + num]`, flattened.
     """
@@ -29,12 +29,14 @@ class Stacked(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows, and of the numbers in each."""
+        """Number of rows, and width of each row."""
         return len(self.first), self.num * self.frames.shape[1]
 
 
 def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
-    """Return each frame of an utterance with `reach` frames on either side, ends repeated.
+    """Return each frame of an utterance with `reach` frames on either side.
+
+    The first and the last frame are repeated beyond the ends of the utterance.
 
     >>> read_rows(with_neighbours(np.array([[1.0], [2.0], [3.0]]), 1))
     array([[1., 1., 2.],
@@ -48,7 +50,7 @@ def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
 
 
 def as_stacked(features: Float[ArrayLike, "n d"] | Stacked) -> Stacked:
-    """Return rows as `Stacked`; rows of an array are single frames."""
+    """Convert features to `Stacked`, where each row of an array becomes a single frame."""
     if isinstance(features, Stacked):
         return features
     frames = np.asarray(features)
@@ -66,7 +68,7 @@ def read_rows(
 
 
 def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
-    """Return the rows of utterances, one after the other."""
+    """Concatenate the rows of several utterances."""
     stacked = [as_stacked(part) for part in parts]
     starts = np.cumsum([0, *(len(one.frames) for one in stacked)])
     first = [one.first + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
@@ -75,7 +77,7 @@ def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
 
 
 def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
-    """Return the chosen rows, without frames that none of them reads."""
+    """Return the chosen rows, and drop all frames that are not part of a chosen row."""
     frames, first, num = rows.frames, rows.first[chosen], rows.num
     used = np.zeros(len(frames), bool)
     for of_row in range(num):
@@ -86,19 +88,19 @@ def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
 
 
 class Probe(NamedTuple):
-    """A fitted probe: layers over standardised features."""
+    """A fitted probe, which applies layers to standardised features."""
 
     params: Layers
     mean: Array
     std: Array
-    """Mean and standard deviation of the training features (d,); 1 if they are constant."""
+    """Mean and standard deviation (d,) of the training features; constant ones have deviation 1."""
     weight_decay: float | int
     converged: bool = True
-    """Whether the gradient reached its tolerance, if the fit has one."""
+    """False if a fit with a gradient tolerance ended before reaching it."""
 
 
 def describe_fit(probe: Probe) -> str:
-    """Return the chosen weight decay, and whether the fit has not converged.
+    """Describe a fit by its weight decay, with a note if the fit did not converge.
 
     >>> describe_fit(Probe((), np.zeros(1), np.ones(1), 0.01, converged=False))
     'l2 0.01, not converged'
@@ -107,7 +109,10 @@ def describe_fit(probe: Probe) -> str:
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
-    """Return log-probabilities of the classes on the host, in chunks of one compiled shape."""
+    """Return the class log-probabilities of all rows as a NumPy array.
+
+    Rows are processed in chunks of the same shape, so that only one program is compiled.
+    """
     chunks, (num_rows, width) = [], features.shape
     whole = 2 ** max(0, num_rows - 1).bit_length()
     rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // width))
@@ -123,13 +128,13 @@ def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[
 
 @jax.jit
 def log_probabilities(probe: Probe, features: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """Return the log-probabilities of the classes."""
+    """Return the class log-probabilities of a batch of features."""
     x = (features.astype(jnp.float32) - probe.mean) / probe.std
     return jax.nn.log_softmax(score(probe.params, x))
 
 
 def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """Return the scores before the softmax, with ReLUs between layers."""
+    """Apply layers with ReLUs between them, and return the scores before the softmax."""
     for weight, bias in params[:-1]:
         x = jax.nn.relu(x @ weight + bias)
     weight, bias = params[-1]
@@ -138,18 +143,18 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 @functools.partial(jax.jit, static_argnames="num")
 def read_rows_at(x: Float[Array, "n d"], first: Int[Array, " rows"], num: int) -> Array:
-    """Return rows of `num` consecutive frames, flattened, from their first frames on."""
-    # Slices: gathering 17 frames one by one takes as long as their products.
+    """Return flattened rows of `num` consecutive frames, given the index of each first frame."""
+    # Slices are faster: gathering 17 frames one by one takes as long as their matrix products.
     rows = jax.vmap(lambda i: jax.lax.dynamic_slice_in_dim(x, i, num))(first)
     return rows.reshape(len(first), -1)
 
 
 @jax.jit
 def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Return the mean and standard deviation of each dimension; 1 if it is constant.
+    """Return the mean and standard deviation of each dimension.
 
-    Deviations are divided by a power of two before they are squared, because squares overflow from
-    about 1e19 on and vanish below about 1e-19.
+    The standard deviation of a constant dimension is 1. Deviations are divided by a power of two
+    before they are squared, because squares overflow above about 1e19 and vanish below 1e-19.
     """
     mean = x.mean(axis=0)
     largest = jnp.abs(x - mean).max(axis=0)
@@ -160,7 +165,7 @@ def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[A
 
 
 def check_finite(*features: Float[ArrayLike, "..."]) -> None:
-    """Raise a UserError for features that are not finite."""
+    """Check that all features are finite."""
     for one in features:
         bad = ~np.isfinite(np.asarray(one))
         if bad.any():
@@ -174,12 +179,12 @@ def check_finite(*features: Float[ArrayLike, "..."]) -> None:
 def standardised(
     x: Float[Array, "n d"], mean: Float[Array, " d"], std: Float[Array, " d"]
 ) -> Float[Array, "n d"]:
-    """Return frames whose dimensions have mean 0 and standard deviation 1."""
+    """Scale frames by a mean and standard deviation from `standardisation`."""
     return (x - mean) / std
 
 
 def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:
-    """Raise a UserError for labels that no probe can be fitted to."""
+    """Check that training labels are in range and contain at least two classes."""
     if len(labels) and (labels.max() >= num_classes or labels.min() < -1):
         raise UserError(
             f"labels of a probe with {num_classes} classes must be in 0..{num_classes - 1}, or -1 "

@@ -1,4 +1,4 @@
-"""Scores of probes, and of networks that answer by themselves, with outcomes of utterances."""
+"""Scores of probes and of networks that predict classes themselves, with outcomes per utterance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,15 +20,15 @@ from cpc.types import UserError
 
 
 class Restricted(NamedTuple):
-    """A further accuracy of the same answers, restricted to some classes."""
+    """An additional accuracy of the same predictions, restricted to a subset of the classes."""
 
     unit: str
-    """Unit of the items: "frame" or "utterance"."""
+    """Unit of the items, "frame" or "utterance"."""
     metric: str
     """Name of the metric, which ends in "accuracy"."""
     rivals: Bool[np.ndarray, "c c"]
-    """Row l marks the candidate classes of an item of class l, which have the same row; items with
-    an empty row are not counted."""
+    """A mask whose row l marks the candidate classes for items of class l. All these classes have
+    the same row. Items of a class with an empty row are not counted."""
 
 
 def probe_scores(
@@ -44,15 +44,17 @@ def probe_scores(
     units: Sequence[str | Restricted] = ("frame",),
     **fit_options: Any,
 ) -> Iterator[Score]:
-    """Fit a probe to each of the features and yield its accuracies on the test utterances.
+    """Fit a probe to each kind of features and yield its accuracies on the test utterances.
 
     Args:
-        train_features: name, such as "c", "z", "mfcc" or "random c", to an array or `Stacked`
-            frames of each training utterance; test_features likewise, with the same names.
-        train_labels: the class of each utterance (speakers), or one label per frame (phones, -1 if
-            unlabeled); test_labels likewise.
-        units: "frame", and "utterance" if an utterance has one class; a `Restricted` adds a score.
-        fit_options: options of `fit_probes`.
+        train_features: maps a name, such as "c", "z", "mfcc" or "random c", to an array or
+            `Stacked` frames for each training utterance.
+        test_features: like `train_features` and with the same names, for the test utterances.
+        train_labels: one class per utterance (such as a speaker), or an array with one label per
+            frame (such as phones, with -1 for unlabeled frames).
+        test_labels: like `train_labels`, for the test utterances.
+        units: "frame", `Restricted`, or "utterance" if each utterance has a single class.
+        fit_options: options for `fit_probes`.
     """
     for name, features in train_features.items():
         train = join_labeled(features, train_labels, f"training features {name!r}")
@@ -77,8 +79,8 @@ def answer_scores(
 ) -> Iterator[Score]:
     """Yield the scores of `probe_scores` for a network that predicts the classes itself.
 
-    Each test utterance has log-probabilities (frames, num_classes). The method of the scores is
-    "linear", like the last layer of the network.
+    `log_probabilities` contains an array (frames, num_classes) for each test utterance. The method
+    of the scores is "linear", like the last layer of the network.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
@@ -94,7 +96,7 @@ def unit_scores(
     units: Sequence[str | Restricted],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit with items; `train` and `test` are from `join_labeled`."""
+    """Yield a score for each unit that has items, given `train` and `test` from `join_labeled`."""
     task, data, features, method, setting = question
     for one in units:
         unit, metric, rivals = one if isinstance(one, Restricted) else (one, "accuracy", None)
@@ -126,10 +128,11 @@ def join_labeled(
     labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     what: str,
 ) -> tuple[Stacked, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return the labeled frames of all utterances with their labels and utterance numbers."""
+    """Return the labeled frames of all utterances, with a label and utterance number per frame."""
     if len(features) != len(labels):
         raise UserError(
-            f"{what} have {len(features)} utterances but {len(labels)} labels: pass one entry each"
+            f"{what} have {len(features)} utterances but {len(labels)} labels: pass one entry per "
+            "utterance"
         )
     kept, known = [], []
     for index, (own, label) in enumerate(zip(features, labels, strict=True)):
@@ -137,7 +140,7 @@ def join_labeled(
         if label.ndim and len(label) != length:
             raise UserError(
                 f"utterance {index} of the {what} has {length} frames but {len(label)} labels: "
-                "pad them with -1"
+                "pad the labels with -1"
             )
         label = np.broadcast_to(label, length)
         kept.append(keep(as_stacked(own), np.flatnonzero(label >= 0)))

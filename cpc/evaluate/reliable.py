@@ -1,8 +1,8 @@
-"""Statistics of a few runs of an agent, whose scores scatter by seed.
+"""Reliable statistics for a few runs of an agent, whose scores vary between seeds.
 
-Formulas of "Deep reinforcement learning at the edge of the statistical precipice" (Agarwal et al.
-2021). Scores are arrays (..., runs, tasks), one run per seed; leading axes are free, such as points
-of a learning curve. Averages over tasks need one scale.
+The formulas are from "Deep reinforcement learning at the edge of the statistical precipice"
+(Agarwal et al. 2021). Scores are arrays (..., runs, tasks) with one run per seed. Leading axes are
+optional, for example points of a learning curve. Tasks that are averaged must have the same scale.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ Values: TypeAlias = Float[np.ndarray, "*s"] | float
 
 
 def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
-    """Return the mean of the middle half of all runs of all tasks; NaN if any is NaN.
+    """Return the mean over the middle half of the scores of all runs and tasks.
 
-    A quarter of the scores, rounded down, is left out at each end: one lucky or failed seed does
-    not move it, and it needs fewer runs than a median.
+    A quarter of the scores, rounded down, is left out at each end. One lucky or failed seed does
+    not change the result, and fewer runs are needed than for a median. A NaN makes the result NaN.
 
     >>> float(interquartile_mean(np.array([[-90.0], [1.0], [2.0], [3.0], [4.0], [1e3]])))
     2.5
@@ -35,10 +35,10 @@ def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
 def probability_of_improvement(
     ours: Float[np.ndarray, "*s m tasks"], theirs: Float[np.ndarray, "*s n tasks"]
 ) -> Values:
-    """Return the chance that a run of ours has the higher score than one of theirs, ties halved.
+    """Return the probability that a run of `ours` has a higher score than a run of `theirs`.
 
-    P(X > Y) + P(X = Y) / 2 over all pairs of runs of a task, averaged over tasks: U / (m n) of the
-    test of Mann and Whitney (1947). NaN if a run is NaN.
+    The probability is P(X > Y) + P(X = Y) / 2 over all pairs of runs on a task, averaged over
+    tasks. This is U / (m n) in the test of Mann and Whitney (1947). A NaN makes the result NaN.
 
     >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
     0.625
@@ -49,7 +49,7 @@ def probability_of_improvement(
 
 
 def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:
-    """Return by how much runs miss a target on average; scores above it count as the target.
+    """Return the mean difference between a target and the scores, which are clipped at the target.
 
     >>> float(optimality_gap(np.array([[0.5], [3.0]])))
     0.25
@@ -60,7 +60,7 @@ def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | i
 def performance_profile(
     scores: Float[np.ndarray, "*s runs tasks"], thresholds: Float[np.ndarray, " p"]
 ) -> Float[np.ndarray, "*s p"]:
-    """Return the fraction of runs whose score is above each threshold.
+    """Return the fraction of scores above each threshold.
 
     >>> performance_profile(np.array([[0.5], [3.0]]), np.array([0.0, 1.0, 3.0]))
     array([1. , 0.5, 0. ])
@@ -69,7 +69,7 @@ def performance_profile(
 
 
 def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"]) -> Values:
-    """Return the mean height of learning curves by trapezoids, in the unit of the returns.
+    """Return the area under learning curves by the trapezoidal rule, divided by the range of steps.
 
     >>> float(area_under_curve(np.array([0.0, 1.0, 4.0]), np.array([0.0, 1.0, 1.0])))
     0.875
@@ -80,7 +80,7 @@ def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, 
 def steps_to_level(
     steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"], level: float | int
 ) -> Float[np.ndarray, "*s"]:
-    """Return the first step at which learning curves reach a level; NaN if they never do.
+    """Return the first step at which each learning curve reaches a level, or NaN if it never does.
 
     >>> curves = np.array([[-1.0, 0.5, -1.0], [-1.0, -0.5, -0.1]])
     >>> steps_to_level(np.array([10.0, 20.0, 30.0]), curves, level=0.0)
@@ -96,18 +96,19 @@ def stratified_interval(
     num_resamples: int = 2000,
     level: float = 0.95,
 ) -> tuple[Values, Values]:
-    """Return both ends of the percentile interval of a statistic of one or more samples.
+    """Return both ends of a stratified bootstrap percentile interval of a statistic.
 
-    Runs are drawn with replacement within each task, independently for each sample. Entries of a
-    leading axis share their draws, such as points of a learning curve, or two methods paired by
-    seed. With few runs the interval is too narrow: with 3, one called 95 % contains the truth less
-    often.
+    Runs are drawn with replacement within each task, independently for each sample. All entries of
+    the leading axes share their draws, for example points of a learning curve, or two methods
+    paired by seed. With few runs the interval is too narrow: with 3 runs, a nominal 95 % interval
+    contains the true value less often.
 
     Args:
-      statistic: maps arrays like the samples with a leading axis of resamples to values with it.
-      samples: (..., runs, tasks) each.
+      statistic: a function from arrays like the samples, but with an additional leading axis of
+        resamples, to values with the same leading axis.
+      samples: arrays (..., runs, tasks).
 
-    The difference of two paired methods:
+    For the difference of two paired methods, stack them along a leading axis:
 
     >>> both = np.stack([np.arange(8.0), np.arange(8.0) - 1])[..., None]
     >>> difference = lambda x: interquartile_mean(x[..., 0, :, :] - x[..., 1, :, :])
@@ -116,7 +117,9 @@ def stratified_interval(
     """
     for sample in samples:
         if sample.ndim < 2 or not sample.size:
-            raise UserError(f"scores have shape {sample.shape}: pass non-empty (..., runs, tasks)")
+            raise UserError(
+                f"scores have shape {sample.shape}: pass non-empty arrays (..., runs, tasks)"
+            )
     rng = np.random.default_rng(0)
     rows = max(1, 2_000_000 // max(sample.size for sample in samples))  # bounds the memory
     found = []

@@ -1,4 +1,4 @@
-"""Measures of a representation without labels: its spread, and the bitrate of its codes."""
+"""Measures of a representation that need no labels: its spread, and the bitrate of its codes."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,10 @@ def feature_spread(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the mean standard deviation of the dimensions, and the effective rank.
 
-    rank = exp(-sum_i p_i log p_i), p the eigenvalues of the covariance divided by their sum (Roy
-    and Vetterli, 2007): d if the features fill all directions equally, 1 if they are on a line, 0
-    if they are constant. Jit-able, float32 inside; rows outside of `where` may hold NaN.
+    rank = exp(-sum_i p_i log p_i), where p are the eigenvalues of the covariance divided by their
+    sum (Roy and Vetterli, 2007). The rank is d if the features fill all directions equally, 1 if
+    they are on a line, and 0 if they are constant. The function can be jitted and computes in
+    float32. Rows outside of the mask `where` are ignored and may contain NaN.
 
     >>> cross = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> [round(float(value), 3) for value in feature_spread(cross)]
@@ -29,7 +30,7 @@ def feature_spread(
     number = jnp.maximum(counted.sum(), 1)
     centred = jnp.where(counted[:, None], features - features.sum(axis=0) / number, 0.0)
     std = jnp.sqrt(jnp.square(centred).sum(axis=0) / number).mean()
-    # Rounding of the mean leaves small values in constant features, whose rank would not be 0.
+    # Rounding of the mean leaves small values in constant features, so their rank would not be 0.
     dust = 1e-6 * jnp.abs(features).max(initial=0.0)
     collapsed = std <= dust
     scaled = centred / jnp.where(collapsed, 1.0, std)
@@ -41,9 +42,10 @@ def feature_spread(
 
 
 def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
-    """Return the entropy of the frequencies of vectors in bits, and the number of different ones.
+    """Return the entropy of code frequencies in bits, and the number of different codes.
 
-    H = -sum_i p_i log2 p_i, vectors compared bit by bit. For few frames it is too low by about
+    The codes are the different vectors among the frames, which are compared bit by bit, and
+    H = -sum_i p_i log2 p_i over their frequencies p. For n frames, H is too low by about
     (codes - 1) / (2 n ln 2).
 
     >>> code_entropy(np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 0.0], [2.0, 0.0]]))
@@ -59,10 +61,10 @@ def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
 def code_scores(
     frames: Sequence[Float[np.ndarray, "_ d"]], frame_seconds: float, *, data: str, features: str
 ) -> list[Score]:
-    """Return the bitrate and the perplexity of the codes of utterances.
+    """Return the bitrate and the perplexity of the codes in a set of utterances.
 
     The bitrate is frames per second times the entropy (Dunbar et al. 2019, ZeroSpeech), which
-    ignores order and duration of codes. The perplexity is 2 to the entropy.
+    ignores the order and duration of codes. The perplexity is 2 to the power of the entropy.
     """
     rows = np.concatenate(frames)
     entropy, number = code_entropy(rows)

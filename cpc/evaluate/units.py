@@ -1,4 +1,4 @@
-"""Units found by k-means in frames of speech, and how well they agree with phones.
+"""Units that k-means finds in frames of speech, and their agreement with phones.
 
 Purity and PNMI follow HuBERT (Hsu et al. 2021, section IV-E); the bit rate follows ZeroSpeech
 (Dunbar et al. 2019).
@@ -16,22 +16,23 @@ from cpc.evaluate.probe import check_finite
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
-#: Frames in a batch of k-means, most passes over the frames, and random starts.
+#: Frames per batch of k-means, maximum number of passes over the frames, and random starts.
 BATCH_FRAMES, MAX_PASSES, NUM_STARTS = 4096, 20, 3
 
 
 class Units(NamedTuple):
-    """Centers of k-means, and the mean squared distance of a frame to the nearest one."""
+    """The centers of k-means, and the mean squared distance from a frame to the nearest center."""
 
     centers: Float[np.ndarray, "k d"]
     temperature: float
 
 
 def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -> Units:
-    """Cluster frames by mini-batch k-means (Sculley 2010), from scikit-learn."""
+    """Cluster frames by the mini-batch k-means of scikit-learn (Sculley 2010)."""
     if len(frames) < num_units:
         raise UserError(
-            f"k-means has too few frames (got {len(frames):,} for {num_units:,} units): add frames"
+            f"k-means needs one frame per unit (got {len(frames):,} for {num_units:,} units): add "
+            "frames"
         )
     check_finite(frames)
     from sklearn.cluster import MiniBatchKMeans  # over a second to import
@@ -48,10 +49,10 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
 
 
 def unit_posteriors(frames: Float[np.ndarray, "n d"], units: Units) -> Float[np.ndarray, "n k"]:
-    """Return the probability of each unit: the softmax of `-|x - center|^2 / temperature`.
+    """Return the probability of each unit, the softmax of `-|x - center|^2 / temperature`.
 
-    This is the posterior under equal Gaussians at the centers with half the temperature as variance
-    per dimension. The most probable unit is the one with the nearest center.
+    This is the posterior under equally likely Gaussians at the centers, whose variance per
+    dimension is half the temperature. The most probable unit is the one with the nearest center.
 
     >>> unit_posteriors(np.array([[0.0], [3.0]]), Units(np.array([[0.0], [2.0]]), 1.0)).round(2)
     array([[0.98, 0.02],
@@ -86,16 +87,16 @@ def unit_scores(
     - PNMI: phone-normalised mutual information, I(phone; unit) / H(phone).
     - Phone purity: accuracy if each unit predicts its most frequent phone.
     - Cluster purity: accuracy if each phone predicts its most frequent unit. It falls with the
-      number of units, while the other two rise.
-    - Bits per second: entropy of units without repeats, times their number per second. Durations
-      are not encoded. The score's task is "codes", like that of the rate of quantised latents.
+      number of units, while PNMI and phone purity rise.
+    - Bits per second: entropy of units without repeats, times the number of such units per second.
+      Durations are not encoded. The task of this score is "codes", as for quantised latents.
 
-    The first three are ratios of sums over utterances, with intervals of `bootstrap_interval`: the
-    resamples keep the probabilities, and the most frequent phones and units, of all utterances.
+    The first three are ratios of sums over utterances, with intervals from `bootstrap_interval`.
+    Resamples keep the probabilities and the most frequent phones and units of all utterances.
 
     Args:
-        units: the unit of each frame of each utterance.
-        phones: the phone of each frame; frames with -1 count for bits per second only.
+        units: an array for each utterance, with the unit of each frame.
+        phones: arrays with the phone of each frame. Frames with -1 only count for bits per second.
     """
     utterances = np.repeat(np.arange(len(units)), [len(own) for own in units])
     phone, unit = np.concatenate(phones), np.concatenate(units)

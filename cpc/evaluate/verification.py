@@ -1,4 +1,4 @@
-"""Speaker verification without a fit: the equal error rate of cosines between utterances."""
+"""Speaker verification without training, scored by the equal error rate of cosine similarities."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,8 @@ def equal_error_rate(
 ) -> float:
     """Return the rate at which false acceptances are as frequent as false rejections.
 
-    Pairs are accepted from the highest score down, equal scores together; between two thresholds
-    both rates are interpolated. NaN unless some pairs are the `same` and others not.
+    Pairs are accepted in descending order of their scores, and pairs with equal scores together.
+    Both rates are interpolated between thresholds. The result is NaN if all or no pairs are `same`.
 
     >>> equal_error_rate(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
     0.5
@@ -40,11 +40,12 @@ def equal_error_rate(
 def verification_score(
     embeddings: Float[np.ndarray, "u d"], speakers: Sequence[str], *, data: str, features: str
 ) -> Score:
-    """Return the equal error rate of cosines of all pairs of embeddings, one per utterance.
+    """Return the equal error rate of cosine similarities between all pairs of utterances.
 
-    At least one speaker has two utterances, and there is another speaker. The interval is the
-    percentile bootstrap over utterances, widened `as_student`: a pair counts as often as both of
-    its utterances are drawn. It does not cover a draw of other speakers.
+    There must be two speakers or more, and at least one must have two utterances. The interval is a
+    percentile bootstrap over utterances, widened by `as_student`. In a resample, the weight of a
+    pair is the product of the counts of its utterances. The interval does not cover a draw of
+    other speakers.
     """
     check_finite(embeddings)
     names, speaker = np.unique(speakers, return_inverse=True)

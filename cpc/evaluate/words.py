@@ -1,4 +1,4 @@
-"""Scores of word vectors: similarity, analogies, neighbours; and perplexity."""
+"""Scores of word vectors (similarity, analogies, neighbours), and perplexity of word models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from cpc.results import Difference, Score
 from cpc.results.compare import TAIL, draw_items
 from cpc.types import UserError
 
-#: Word -> row of its vector.
+#: A map from each word to the row of its vector.
 Index = Mapping[str, int]
 NUM_RESAMPLES = 1000
 
@@ -23,10 +23,10 @@ def similarity_scores(
     *,
     features: str,
 ) -> Iterator[Score]:
-    """Yield Spearman's correlation of cosines with human ratings, for each set of pairs.
+    """Yield Spearman's correlation between cosines and human ratings for each set of word pairs.
 
-    Pairs with an unknown word are left out; `setting` contains their share. The interval is the
-    percentile bootstrap over pairs. `sets` come from `cpc.data.sources.similarity`.
+    Pairs with an unknown word are left out, and `setting` contains their fraction. The interval is
+    a percentile bootstrap over pairs. `sets` come from `cpc.data.sources.similarity`.
     """
     for name, (pairs, said) in sets.items():
         cosine, known = pair_cosines(vectors, index, pairs)
@@ -48,7 +48,7 @@ def similarity_scores(
 def pair_cosines(
     vectors: Float[np.ndarray, "v d"], index: Index, pairs: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return the cosines of the pairs whose words are known, and the numbers of these pairs."""
+    """Return the cosine of each pair whose words are known, and the indices of these pairs."""
     known = [i for i, (a, b) in enumerate(pairs) if a in index and b in index]
     rows = np.array([[index[word] for word in pairs[i]] for i in known], int).reshape(-1, 2)
     left, right = (normalize(vectors[rows[:, side]]) for side in (0, 1))
@@ -60,10 +60,11 @@ def mean_difference(
     ours: Float[np.ndarray, "_ n"],
     theirs: Float[np.ndarray, "_ n"],
 ) -> Difference:
-    """Return the mean over seeds of a statistic of ours minus the mean of theirs.
+    """Return the difference of a statistic between two methods, averaged over the seeds of each.
 
-    The interval is the percentile bootstrap over questions; all rows share its draws, so it holds
-    for these seeds. `statistic(row, drawn)` is computed on the questions with numbers `drawn`.
+    The rows of `ours` and `theirs` are seeds. The interval is a percentile bootstrap over questions
+    with the same draws for all rows, so it does not cover a draw of other seeds.
+    `statistic(row, drawn)` is computed on the questions with indices `drawn`.
 
     >>> accuracy = lambda row, drawn: row[drawn].mean()
     >>> mean_difference(accuracy, np.ones((2, 5)), np.zeros((3, 5)))[:3]
@@ -82,7 +83,7 @@ def mean_difference(
 
 
 def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
-    """Return the correlation of ranks, ties averaged; NaN if one is constant.
+    """Return Spearman's rank correlation, with average ranks for ties, or NaN for constant input.
 
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 9.0]))
     0.5
@@ -100,10 +101,10 @@ def analogy_score(
     features: str,
     num_words: int = 30_000,
 ) -> Score | None:
-    """Return how many analogies a : b = c : d the cosine to b - a + c answers (3CosAdd).
+    """Return the accuracy of 3CosAdd, which answers a : b = c : d by the cosine to b - a + c.
 
-    Words of the question are not answers (Mikolov et al. 2013), and only the `num_words` first,
-    most frequent ones are used. None if no question can be asked.
+    Words of the question are excluded as answers (Mikolov et al. 2013). Only the first `num_words`
+    words, which are the most frequent ones, are used. Returns None if no question consists of them.
     """
     right = solve_analogies(vectors[:num_words], index, questions)
     if not len(right):
@@ -121,7 +122,7 @@ def analogy_score(
 def solve_analogies(
     vectors: Float[np.ndarray, "v d"], index: Index, questions: Sequence[tuple[str, str, str, str]]
 ) -> Bool[np.ndarray, " n"]:
-    """Return whether 3CosAdd answers each analogy whose words have vectors."""
+    """Return whether 3CosAdd is right for each analogy whose words all have vectors."""
     unit = normalize(vectors)
     rows = [[index.get(word, len(unit)) for word in four] for four in questions]
     asked = np.array([row for row in rows if max(row) < len(unit)], int).reshape(-1, 4)
@@ -139,7 +140,7 @@ def solve_analogies(
 def nearest(
     vectors: Float[np.ndarray, "v d"], rows: Int[np.ndarray, " q"], num: int
 ) -> Int[np.ndarray, "q num"]:
-    """Return the rows of highest cosine to each of some rows, without itself.
+    """Return the indices of the `num` other vectors with the highest cosine to each given row.
 
     >>> nearest(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), np.array([0]), 1)
     array([[1]])
@@ -151,7 +152,7 @@ def nearest(
 
 
 def normalize(vectors: Any) -> Any:
-    """Return rows of length 1; rows of zeros stay.
+    """Scale rows to length 1, and leave rows of zeros unchanged.
 
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
@@ -168,13 +169,14 @@ def perplexity_scores(
     features: str,
     data: str,
 ) -> Iterator[Score]:
-    """Yield perplexity, self-normalised perplexity, and mean and spread of log Z.
+    """Yield the perplexity, the self-normalised perplexity, and the mean and spread of log Z.
 
-    exp(-mean log p), and with u = p Z, the unnormalised output, exp(-mean log u). If log Z is not
-    0, the second is not a perplexity. Intervals are percentile bootstraps over sentences.
+    The perplexity is exp(-mean log p). The self-normalised one is exp(-mean log u), where u = p Z
+    is the unnormalised output with normaliser Z; if log Z is not 0, it is not a true perplexity.
+    Intervals are percentile bootstraps over sentences.
     """
     if not len(log_p):
-        raise UserError("no word of the held-out text can be told: hold out more of it")
+        raise UserError("no word of the held-out text can be predicted: hold out more text")
     groups = np.unique(sentence, return_inverse=True)[1]
     counts = np.bincount(groups)
     draws = np.random.default_rng(0).integers(0, len(counts), (500, len(counts)))

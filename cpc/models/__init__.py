@@ -1,6 +1,6 @@
 """Flax linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k) and complete CPC models.
 
-Invalid arguments raise `UserError`, which names the argument and a fix.
+Invalid arguments raise `UserError` with the name of the argument and a fix.
 """
 
 from cpc.models.contexts import GRU as GRU

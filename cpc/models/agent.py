@@ -1,8 +1,8 @@
 """Actor-critic agents with a recurrent memory, whose encoder and memory are also trained by CPC.
 
-Arrays are time-major, (t, b, ...). The latents z_t = g_enc(x_t) and the contexts c_t, the memory of
-all latents and actions of the episode up to t, are those of van den Oord et al. (2018),
-section 3.4: CPC only adds the W_k.
+Arrays are time-major, (t, b, ...). As in van den Oord et al. (2018), section 3.4, the latents are
+z_t = g_enc(x_t), and the contexts c_t are the agent's memory of all latents and actions of the
+episode up to t. CPC only adds the W_k.
 """
 
 import functools
@@ -26,13 +26,13 @@ class AgentInput(NamedTuple):
 
     observation: Float[Array, "t b *o"]
     previous: Int[Array, "t b"]
-    """The previous action; ignored if `is_first`."""
+    """The previous action, which is ignored if `is_first`."""
     is_first: Bool[Array, "t b"]
     """Whether an episode begins at this step."""
 
 
 class AgentOutputs(NamedTuple):
-    """Policy logits, values, latents and contexts of all steps, and the memory after them."""
+    """Policy logits, values, latents and contexts of all steps, and the memory after the last."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]
@@ -53,7 +53,7 @@ class DenseEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "t b *o"]) -> Float[Array, "t b d"]:
-        """Return the latents."""
+        """Return the latents of observations."""
         x = x.reshape(*x.shape[:2], -1)
         for i, width in enumerate(self.widths):
             x = nn.relu(nn.Dense(width, name=f"layer{i}")(x))
@@ -69,7 +69,7 @@ class PixelEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "t b y x c"]) -> Float[Array, "t b d"]:
-        """Return the latents."""
+        """Return the latents of images."""
         t, b = x.shape[:2]
         x = x.reshape(t * b, *x.shape[2:])
         for i, (channels, stride) in enumerate(zip(self.channels, self.strides, strict=True)):
@@ -84,7 +84,7 @@ class Critic(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "t b *o"]) -> Float[Array, "t b"]:
-        """Return the values."""
+        """Return one value per step."""
         x = x.reshape(*x.shape[:2], -1)
         for i, width in enumerate(self.widths):
             make = nn.initializers.orthogonal(2**0.5)
@@ -93,12 +93,12 @@ class Critic(nn.Module):
 
 
 class Agent(nn.Module):
-    """A recurrent actor-critic whose memory resets at each episode, with CPC predictors on it.
+    """A recurrent actor-critic with CPC predictors on its memory, which resets at each episode.
 
     With `given_actions`, predictions depend on the actions up to their target (CPC|Action, Guo et
     al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). With
-    `critic_widths`, the critic has its own layers on the observation instead of the memory: large
-    returns would dominate the gradients of shared layers.
+    `critic_widths`, the critic has its own layers on the observation instead of the memory, because
+    large returns would dominate the gradients of shared layers.
     """
 
     num_actions: int
@@ -112,7 +112,7 @@ class Agent(nn.Module):
     def setup(self):
         """Create the submodules."""
         if self.memory not in MEMORIES:
-            raise UserError(f"memory {self.memory!r} is unknown: choose {', '.join(MEMORIES)}")
+            raise UserError(f"memory {self.memory!r} is unknown: use one of {', '.join(MEMORIES)}")
         self.cell = Memory(self.memory, self.width)
         self.actor = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))
         self.critic = Critic(self.critic_widths)
@@ -129,7 +129,7 @@ class Agent(nn.Module):
         return (zero, zero) if self.memory == "lstm" else zero
 
     def __call__(self, inputs: AgentInput, memory: Any) -> AgentOutputs:
-        """Return the outputs of consecutive steps, starting from `memory`."""
+        """Return the outputs for consecutive steps, starting from `memory`."""
         z = self.encoder(inputs.observation)
         previous = jax.nn.one_hot(inputs.previous, self.num_actions)
         previous = jnp.where(inputs.is_first[..., None], 0.0, previous)
@@ -158,8 +158,7 @@ class Agent(nn.Module):
 class Memory(nn.Module):
     """A recurrent layer over (t, b, d), "gru" or "lstm", whose state resets at each episode.
 
-    "none" is a dense layer on each step alone, for tasks whose observations contain the whole
-    state.
+    The kind "none" is a dense layer on single steps, for fully observed tasks.
     """
 
     kind: str

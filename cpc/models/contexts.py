@@ -1,9 +1,9 @@
-"""Context networks g_ar: causal networks from latents to contexts, for inputs of any size.
+"""Context networks g_ar, which map latents to contexts causally, for inputs of any size.
 
-On sequences (b, t, d), c_t depends on z_1 .. z_t only. A sequence can be processed in pieces:
+On sequences (b, t, d), c_t only depends on z_1 .. z_t. A sequence can be processed in pieces:
 `advance(z, state)` continues from the `state` after the previous latents (None at the start) and
 returns the contexts of z and the next state. On images (b, i, j, d), c_ij depends on rows 1 .. i of
-the grid, and within these on all columns that the network reaches.
+the grid, and within these rows on all columns in reach of the network.
 """
 
 import functools
@@ -22,7 +22,7 @@ from cpc.types import UserError
 def choose_unroll() -> int:
     """Return the number of steps per iteration of the recurrent loops.
 
-    Unrolling halves the number of kernels that an accelerator launches; on a CPU it is slower.
+    Unrolling halves the number of kernel launches on an accelerator, but is slower on a CPU.
     """
     return 1 if jax.default_backend() == "cpu" else 8
 
@@ -34,7 +34,9 @@ def gru_scan(
     bias: Float[Array, "*blocks h"],
     start: Float[Array, "*blocks b h"],
 ) -> Float[Array, "t *blocks b h"]:
-    """Return the states of a GRU after each step, time first; gates = 3 h, stacked r, u, n.
+    """Return the state of a GRU after each step, time first.
+
+    With gates = 3 h, the gates r, u, n are stacked along the last axis of x and w:
 
         r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
         h' = n + u (h - n)
@@ -48,8 +50,8 @@ def gru_scan(
 
 
 def _gru_forward(x, w, bias, start):
-    # On an accelerator, the backward pass recomputes the gates of all steps with one more product,
-    # so each step writes only its state: 0.9 of the time on an H200. On a CPU it would dominate.
+    # On an accelerator, each step only stores its state, and the backward pass recomputes all gates
+    # with one more product. This takes 0.9 of the time on an H200, but would be slow on a CPU.
     recompute = jax.default_backend() != "cpu"
 
     def step(h, x):
@@ -65,7 +67,7 @@ def _gru_forward(x, w, bias, start):
 
 def _gates(x, p, bias):
     """Return the gates r, u, n and the recurrent part of n's argument."""
-    # r and u are separate arrays: a CPU would compute a joint array once for each of them.
+    # r and u are separate arrays, because a CPU would compute a joint array twice.
     (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(p, 3, axis=-1)
     r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
     recurrent = p_n + bias[..., None, :]
@@ -82,11 +84,11 @@ def _gru_backward(residuals, g):
     else:
         gates = jnp.split(saved, 4, axis=-1)
     r, u, n, recurrent = gates
-    # Computed for all steps at once, as these do not depend on later steps: the factors from the
-    # gradient of h' to the gradient of n's argument and of each gate of p.
+    # Factors from the gradient of h' to the gradients of n's argument and of each gate of p. They
+    # do not depend on later steps, so they are computed for all steps at once.
     to_n = (1 - u) * (1 - n * n)
     to_p = (to_n * recurrent * r * (1 - r), (previous - n) * u * (1 - u), to_n * r)
-    # Outside the loop: on a CPU, strided access to w in each step would be half as fast.
+    # Transposed outside of the loop, because strided access to w halves the speed on a CPU.
     transposed = w.mT
 
     def step(dh, gates):
@@ -105,7 +107,7 @@ def _gru_backward(residuals, g):
 
 
 def _flatten_steps(x):
-    """Merge time into the batch axis: (t, *blocks, b, n) to (*blocks, t b, n)."""
+    """Merge time into the batch axis, from (t, *blocks, b, n) to (*blocks, t b, n)."""
     return jnp.moveaxis(x, 0, -3).reshape(*x.shape[1:-2], -1, x.shape[-1])
 
 
@@ -115,7 +117,7 @@ gru_scan.defvjp(_gru_forward, _gru_backward)
 class RecurrentContext(LayerStack):
     """A context network whose state summarises all previous latents."""
 
-    #: Number of previous latents that a context depends on; None for all.
+    #: Number of previous latents that a context depends on, or None for all.
     reach = None
 
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
@@ -124,21 +126,21 @@ class RecurrentContext(LayerStack):
 
 
 class FeedForwardContext(LayerStack):
-    """A context network whose outputs depend on their own latent and the `reach` before it."""
+    """A context network whose outputs depend on the current and the `reach` previous latents."""
 
     def advance(
         self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
     ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
-        """Return the contexts of latents that follow those in `state`, and the next state."""
+        """Return the contexts of z, given the previous latents in `state`, and the next state."""
         joined = z if state is None else jnp.concatenate([state, z], axis=1)
         contexts = self(joined)[:, joined.shape[1] - z.shape[1] :]
         return contexts, joined[:, max(0, joined.shape[1] - self.reach) :]
 
 
 class GRU(RecurrentContext):
-    """Gated recurrent units with zero initial states (in the paper, one layer of 256).
+    """Gated recurrent units with zero initial states; the paper uses one layer of width 256.
 
-    With `blocks`, the recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023).
+    Recurrent weights are block diagonal if `blocks` > 1, as in DreamerV3 (Hafner et al. 2023).
     """
 
     width: int = 256
@@ -150,14 +152,14 @@ class GRU(RecurrentContext):
         super().__post_init__()
         if self.width % self.blocks:
             raise UserError(
-                f"GRU width {self.width} is not divisible by its {self.blocks} blocks: change one"
+                f"GRU width {self.width} is not divisible by {self.blocks} blocks: change the width"
             )
 
     @nn.compact
     def advance(
         self, z: Float[Array, "b t d"], state: tuple[Array, ...] | None = None
     ) -> tuple[Float[Array, "b t h"], tuple[Array, ...]]:
-        """Return the contexts after `state`, (b, h) per layer, and the next state."""
+        """Return the contexts of z and the next state, which is (b, h) per layer."""
         blocks = (self.blocks,) if self.blocks > 1 else ()
         width = self.width // self.blocks
 
@@ -191,7 +193,7 @@ def _orthogonal_gates(rng, shape, dtype=jnp.float32):
 
 
 def lstm_step(state: tuple[Array, Array], x: Array, w: Array) -> tuple[tuple[Array, Array], Array]:
-    """Return the next (cell, hidden) and the output, from the input projections x (b, 4 h)."""
+    """Return the next state (cell, hidden) and the output, given input projections x (b, 4 h)."""
     cell, hidden = state
     i, f, g, o = jnp.split(x + hidden @ w, 4, axis=-1)
     cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -200,7 +202,7 @@ def lstm_step(state: tuple[Array, Array], x: Array, w: Array) -> tuple[tuple[Arr
 
 
 class LSTM(RecurrentContext):
-    """Long short-term memory; gates are stacked i, f, g, o as in torch; c_t is the hidden state."""
+    """Long short-term memory with hidden states as contexts, and gates i, f, g, o as in torch."""
 
     width: int = 256
     num_layers: int = 1
@@ -210,7 +212,7 @@ class LSTM(RecurrentContext):
     def advance(
         self, z: Float[Array, "b t d"], state: tuple[tuple[Array, Array], ...] | None = None
     ) -> tuple[Float[Array, "b t h"], tuple[tuple[Array, Array], ...]]:
-        """Return the contexts after `state`, (cell, hidden) per layer, and the next state."""
+        """Return the contexts of z and the next state, which is (cell, hidden) per layer."""
         h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
@@ -225,10 +227,10 @@ class LSTM(RecurrentContext):
 
 
 class CausalConv(FeedForwardContext):
-    """Residual causal convolutions; layer i looks back another (kernel - 1) * 2^i latents.
+    """Residual causal convolutions, where layer i adds (kernel - 1) * 2^i latents to the reach.
 
-    If not `dilated`, each layer looks back another kernel - 1, as in wav2vec (Schneider et al.
-    2019). The norm of wav2vec is also over time, which leaks later latents into the contexts.
+    If not `dilated`, each layer adds kernel - 1 latents, as in wav2vec (Schneider et al. 2019).
+    Unlike here, the norm of wav2vec is also over time, which leaks later latents into the contexts.
     """
 
     width: int = 256
@@ -249,7 +251,7 @@ class CausalConv(FeedForwardContext):
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts of sequences; latents before the first count as zeros."""
+        """Return the contexts of sequences, which are padded with zeros before the first latent."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
@@ -262,8 +264,8 @@ class CausalConv(FeedForwardContext):
 class CausalTransformer(FeedForwardContext):
     """A pre-norm Transformer with causal attention over the last `span` latents.
 
-    Positions enter as rotations of queries and keys (Su et al. 2021), so attention depends only on
-    distances, and long recordings are treated like the training windows.
+    Positions are encoded as rotations of queries and keys (Su et al. 2021). Attention only depends
+    on distances, so long recordings are treated like the training windows.
     """
 
     width: int = 256
@@ -276,7 +278,7 @@ class CausalTransformer(FeedForwardContext):
         super().__post_init__()
         if self.width % (2 * self.num_heads):
             raise UserError(
-                f"context width {self.width} is not a multiple of {2 * self.num_heads}: change it"
+                f"width {self.width} is not a multiple of {2 * self.num_heads}: change the width"
             )
 
     @property
@@ -306,10 +308,10 @@ class CausalTransformer(FeedForwardContext):
 
 
 def _attend_back(q, k, v, span):
-    """Attend to the last `span` latents, in memory linear in the length.
+    """Attend to the last `span` latents, with memory linear in the length.
 
-    The latents (b, t, heads, d) are cut into blocks of `span`; each block attends to itself and the
-    previous block.
+    The latents (b, t, heads, d) are split into blocks of `span` latents. Each block attends to
+    itself and to the previous block.
     """
     b, t, *head = q.shape
     size = max(1, min(t, span))
@@ -341,8 +343,8 @@ def _rotate(x):
 class MaskedRowConv(LayerStack):
     """Residual masked convolutions over rows, as in PixelCNN (Henaff et al. 2019, appendix).
 
-    Each layer has 1x1, 1x3, 2x1 (its row and the one above) and 1x1 convolutions: c_ij reaches
-    `num_layers` rows up and as many columns to each side.
+    Each layer has 1x1, 1x3, 2x1 (its row and the row above) and 1x1 convolutions, so c_ij depends
+    on `num_layers` rows above and as many columns to each side.
     """
 
     width: int = 256
@@ -351,12 +353,12 @@ class MaskedRowConv(LayerStack):
 
     @property
     def reach(self) -> int:
-        """Number of rows above its own that a context depends on."""
+        """Number of rows above that a context depends on."""
         return self.num_layers
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Return the contexts of grids, which are padded with zeros."""
+        """Return the contexts of grids of latents, which are padded with zeros."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for n in range(self.num_layers):
             # Unlike Henaff et al., layers start with a norm over the channels of each position.
@@ -368,7 +370,7 @@ class MaskedRowConv(LayerStack):
         return nn.relu(h)
 
     def _convolve(self, y, kernel, name):
-        """Convolve with zeros above but not below, so that no row depends on the next one."""
+        """Convolve with zero padding above but not below, so that no row depends on the next."""
         rows, columns = kernel
         options = {"padding": ((rows - 1, 0), (columns // 2, columns // 2)), "dtype": self.dtype}
         return Conv(self.width, kernel, conv_general_dilated=convolve_images, name=name, **options)(
@@ -377,25 +379,25 @@ class MaskedRowConv(LayerStack):
 
 
 class RowGRU(LayerStack):
-    """Gated recurrent units over rows (after the Row LSTM of PixelRNN, van den Oord et al. 2016).
+    """Gated recurrent units over rows, after the Row LSTM in PixelRNN (van den Oord et al. 2016).
 
         p = [h_{i-1,j-1}, h_{i-1,j}, h_{i-1,j+1}] W          x_i = 1x3 convolution of row i
         r, u = sigmoid(x + p)    n = tanh(x + r (p + b))     h_ij = n + u (h_{i-1,j} - n)
 
-    Each step processes a whole row; the initial state is zero. c_ij depends on the triangle above
-    it: one column to each side in row i, and one more for each row up and each further layer.
+    Each step processes a whole row, and the initial state is zero. c_ij depends on a triangle with
+    one column to each side in row i, and one more for each row above and each further layer.
     """
 
     width: int = 256
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    #: Number of rows above its own that a context depends on; None for all.
+    #: Number of rows above that a context depends on, or None for all.
     reach = None
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Return the contexts of grids, which are padded with zeros."""
+        """Return the contexts of grids of latents, which are padded with zeros."""
         b, _, num_columns, _ = z.shape
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):

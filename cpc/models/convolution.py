@@ -1,25 +1,25 @@
 """Strided convolution over time, computed with fewer or larger matrix products than in XLA.
 
-On an accelerator, this only concerns the first layer, whose input is narrow: one product computes
-it, in which the input of each output is a row, with a one for the bias. On an H200, the forward
+On an accelerator, this only affects the first layer, whose input is narrow. It becomes one matrix
+product, whose rows are the input of each output and a one for the bias. On an H200, the forward
 pass and the gradient of the paper's encoder then take 0.62 and 0.82 of the time.
 
-On a CPU, it concerns kernels of two strides, as in every layer of the paper's encoder. The padded
-signal is then a row of frames F_j of one stride each, and
+On a CPU, this affects kernels that are two strides long, as in every layer of the paper's encoder.
+The padded signal is then split into frames F_j that are one stride long, and
 
     out_j = F_j W_0 + F_{j+1} W_1.
 
-Two neighbouring outputs depend on three frames, left, middle and right, and share a product:
+Two neighbouring outputs depend on three frames (left, middle and right) and share a product:
 
     out_0 = (left - middle) W_0 + middle (W_0 + W_1)
     out_1 = (right - middle) W_1 + middle (W_0 + W_1)
 
 This takes three products instead of four (Winograd 1980, F(2, 2)), as do both gradients. It is used
-for training in float32, from `MIN_WIDTH` channels on. A forward pass without gradients uses XLA,
-which takes half the time at 128 channels; only its gradient with respect to the input is slow.
+for training in float32 with at least `MIN_WIDTH` channels. A forward pass without gradients uses
+XLA, which takes half the time at 128 channels; only its gradient for the input is slow.
 
-Otherwise, with G_j = [g_j, g_{j-1}], the gradients of all outputs that depend on frame j,
-both gradients are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G. If the input is
+Otherwise, both gradients are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G, where
+G_j = [g_j, g_{j-1}] are the gradients of all outputs that depend on frame j. If the input is
 narrower than the output, as for a waveform, [F_j, F_{j+1}]^T g takes less memory.
 """
 
@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-#: Smallest number of input channels for which training shares products: forward pass and gradients
-#: of the paper's encoder took 1, 0.97, 0.87 and 0.81 of the time at 64, 128, 256 and 512 channels.
+#: Minimum number of input channels for which training shares products. The paper's encoder with
+#: gradients took 1, 0.97, 0.87 and 0.81 of the time at 64, 128, 256 and 512 channels.
 MIN_WIDTH = 128
-#: Columns of the matrix for narrow inputs: the input of one output, a one, and zeros.
+#: Columns of the matrix for narrow inputs, which hold the input of one output, a one, and zeros.
 ROW_SIZE = 16
 
 
@@ -44,7 +44,7 @@ def convolve_signal(
     stride: int,
     padding: tuple[int, int],
 ) -> Float[Array, "b t d"]:
-    """Cross-correlate over time, with t = (s + sum(padding) - w) // stride + 1 output frames."""
+    """Cross-correlate signals over time into t = (s + sum(padding) - w) // stride + 1 frames."""
 
     def convolve(x, w, bias) -> Any:
         if w.shape[0] == 2 * stride:
@@ -60,7 +60,7 @@ def convolve_signal(
 
 
 def _multiply_rows(x, w, bias, stride, padding):
-    """Compute outputs as [input of output j, 1, zeros] [w; bias; zeros]."""
+    """Compute all outputs as one matrix product, [input of output j, 1, zeros] [w; bias; zeros]."""
     width, channels, d = w.shape
     num_out = (x.shape[1] + sum(padding) - width) // stride + 1
     x = jnp.pad(x, ((0, 0), padding, (0, 0)))
@@ -131,7 +131,7 @@ def _pair_gradients(x, w, g, padding):
     dx = _join_pairs(x, dleft[:, 0], jnp.stack([dmiddle, dright], 2), padding, w.shape[0] // 2)
 
     def multiply(frames, g):
-        # g^T F instead of F^T g: a product with a large transposed left factor is slow.
+        # g^T F is used instead of F^T g, because a large transposed left factor is slow.
         return g.reshape(-1, g.shape[-1]).T @ frames.reshape(-1, frames.shape[-1])
 
     shared = multiply(middle, both)
@@ -142,10 +142,10 @@ def _pair_gradients(x, w, g, padding):
 
 
 def _cut_pairs(x, w, padding, num_out):
-    """Return left - middle, middle and right - middle of output pairs: (b, pairs, stride c)."""
+    """Return left - middle, middle and right - middle for output pairs, as (b, pairs, stride c)."""
     stride, pairs = w.shape[0] // 2, -(-num_out // 2)
     needed = 2 * pairs * stride
-    if padding[0] == stride:  # causal padding: the first frame is zeros, and x needs no copy
+    if padding[0] == stride:  # with causal padding, the first frame is zeros, and x is not copied
         first = jnp.zeros((x.shape[0], 1, stride * x.shape[2]), x.dtype)
     else:
         x = jnp.pad(x, ((0, 0), (padding[0], stride), (0, 0)))
@@ -169,7 +169,7 @@ def _join_pairs(x, dfirst, dpairs, padding, stride):
 def _frame_gradients(x, w, g, padding):
     (b, s, c), (width, _, d) = x.shape, w.shape
     stride, num_out = width // 2, g.shape[1]
-    # Causal padding is one frame of zeros: without it, the frames align with x and need no copy.
+    # Causal padding is one frame of zeros, which is skipped so that x is not copied.
     skip = 1 if padding[0] == stride else 0
     start = 0 if skip else padding[0]
     needed = (num_out + 1 - skip) * stride

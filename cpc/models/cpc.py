@@ -1,4 +1,4 @@
-"""CPC models of an encoder, a context and a predictor, and their pure functions without flax."""
+"""CPC models with an encoder, a context and a predictor, also as pure functions without flax."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,17 +15,18 @@ from cpc.types import Batch, CPCOutputs, PyTree, UserError
 
 
 class CPC(nn.Module):
-    """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
+    """A CPC model with z = g_enc(x), c = g_ar(z) and predictions W_k c.
 
-    The input is a waveform (b, s), a signal of several channels (b, s, channels), or word ids of
-    sentences (b, t, w). `num_samples` masks padding, see `cpc.models.geometry.NumSamples`.
+    This is the model of van den Oord et al. (2018, Figure 1).
+    The input is a waveform (b, s), a multi-channel signal (b, s, channels), or the word ids of
+    sentences (b, t, w). `num_samples` masks padding; see `cpc.models.geometry.NumSamples`.
 
     With two directions (Kawakami et al. 2020), each has its own context and predictor on a shared
     encoder. The backward context receives the latents reversed in time, with padding still last.
 
-    `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"):
-    no gradient passes a cut, and each module that ends at one predicts its own latents from these
-    instead of contexts, at its own stride. It uses the first ones, as many as the last module has.
+    `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
+    No gradient passes a cut. A module that ends at a cut has no context: its latents predict later
+    latents of the module at its stride. Only the first are used, as many as the last module has.
     """
 
     encoder: nn.Module
@@ -39,7 +40,7 @@ class CPC(nn.Module):
         super().__post_init__()
         if tuple(self.directions) not in (TIME_DIRECTIONS[:1], TIME_DIRECTIONS):
             raise UserError(
-                f"directions are {list(self.directions)}: choose forward or forward,backward"
+                f"directions {list(self.directions)} are invalid: use forward or forward,backward"
             )
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
@@ -74,12 +75,12 @@ class CPC(nn.Module):
         num_samples: NumSamples = None,
         target: Num[Array, "b s *channels"] | None = None,
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
-        """Return the latents, contexts and predictions of a batch.
+        """Return the latents, contexts and predictions for a batch.
 
-        With several `branches`, return one output per branch; those of backward branches are
-        reversed in time. With another copy of the input as `target`, latents are computed from it,
-        and contexts and predictions from x (Kharitonov et al. 2020). The copies pass the encoder
-        separately, so batch norm uses the statistics of each, and updates its averages with both.
+        With several `branches`, returns one output per branch. The outputs of backward branches are
+        reversed in time. With another copy of the input as `target`, latents are computed from the
+        target, and contexts and predictions from x (Kharitonov et al. 2020). Batch norm uses the
+        statistics of each copy separately, and updates its averages with both.
         """
         context_latents = self._encode_modules(x, train, num_samples)
         latents = context_latents
@@ -97,7 +98,7 @@ class CPC(nn.Module):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _encode_modules(self, x, train, num_samples):
-        """Return the latents at the end of each module; the last module ends with the encoder."""
+        """Return the latents at each cut and at the end of the encoder."""
         if not self.cuts:
             return [self.encode(x, train, num_samples)]
         x = _mask_padding(x, num_samples)
@@ -107,9 +108,9 @@ class CPC(nn.Module):
         return self.context if direction == "forward" else self.context_backward
 
     def _reverse(self, x, direction, num_samples, num_layers):
-        """Reverse latents in time for the backward direction; applying it twice is the identity.
+        """Reverse latents in time for the backward direction; applying this twice is the identity.
 
-        x contains latents after `num_layers` layers of the encoder, or after all if None.
+        x are the latents after `num_layers` encoder layers, or after all layers if it is None.
         """
         if direction == "forward":
             return x
@@ -123,7 +124,7 @@ class CPC(nn.Module):
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents and contexts; the contexts of two directions are concatenated."""
+        """Return latents and contexts, where the contexts of two directions are concatenated."""
         z = self.encode(x, train, num_samples)
         if not self.is_bidirectional:
             return z, self.context(z)
@@ -144,7 +145,7 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
-        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
+        """Truncate the encoder "z" or context "c" after `number` layers, with its variables."""
         name = {"z": "encoder", "c": "context"}[part]
         full = getattr(self, name)
         names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]
@@ -161,14 +162,14 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the matrices W_k, or None with several branches or a predictor not linear in c."""
+        """Return the matrices W_k, or None unless the only branch has a predictor linear in c."""
         if len(self.branches) > 1 or not hasattr(self.predictor, "linear_maps"):
             return None
         return self.predictor.linear_maps(params["predictor"])
 
 
 def encode_real(encoder: Any, x: Signals, train: bool, num_samples: Any) -> Float[Array, "b t d"]:
-    """Return the latents of signals with `num_samples` real samples; padding counts as zeros."""
+    """Return the latents of signals with `num_samples` real samples, replacing padding by zeros."""
     if num_samples is None:
         return encoder(x, train)
     return encoder(_mask_padding(x, num_samples), train, num_samples)
@@ -185,23 +186,23 @@ class Model(NamedTuple):
     """A CPC module as pure functions, usable without flax."""
 
     init: Callable[[Array, Batch], PyTree]
-    """init(rng, batch) -> variables: {"params": ..., and further collections of the module}."""
+    """init(rng, batch) returns variables {"params": ...} and further collections of the module."""
     apply: Callable[..., tuple[Any, PyTree]]
-    """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params; for
-    images and several branches, outputs are a tuple of CPCOutputs."""
+    """apply(variables, batch, train, rng) returns (outputs, new_state), where new_state has no
+    params. For images, or with several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
-    """embed(variables, x) -> (z, c), in evaluation mode."""
+    """embed(variables, x) returns (z, c) in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) -> the matrices W_k (k, h, d), or None without a single linear
-    predictor."""
+    """linear_maps(params) returns the matrices W_k (k, h, d), or None unless there is a single
+    linear predictor."""
     module: Any
-    """The linen module, for its geometry and for exports."""
+    """The linen module, which describes the geometry and is exported."""
 
 
 def make_model(module: Any) -> Model:
-    """Return the pure functions of a CPC or ImageCPC.
+    """Return a CPC or ImageCPC module as pure functions.
 
-    A batch contains the input "x" and, optionally, "num_samples" and "target" of `CPC`.
+    A batch contains the input "x" and, optionally, "num_samples" and "target" as in `CPC`.
     """
 
     def init(rng, batch):

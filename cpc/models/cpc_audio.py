@@ -1,4 +1,4 @@
-"""Loader of checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
+"""A loader for checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
 
 import re
 import reprlib
@@ -29,36 +29,37 @@ from cpc.types import PyTree, UserError
 PARTS = "gEncoder.", "gAR."
 #: Words that DataParallel, torch.compile and trainers insert into entry names.
 WRAPPERS = frozenset({"module", "model", "_orig_mod"})
-#: Training input of these checkpoints: windows of 20,480 samples at 16 kHz, without scaling.
+#: Training input of these checkpoints, which are unscaled windows of 20,480 samples at 16 kHz.
 INPUT = {"kind": "audio", "shape": [20_480], "sample_rate_hz": 16_000, "rms": None}
 #: Context networks by their number of gates.
 CONTEXTS = {3: GRU, 4: LSTM}
-#: Entries of each norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
+#: Entries of each norm. The scale has shape (1, d, 1) for "channel", and (d,) for torch's norms.
 NORMS = {
     "channel": ("weight", "bias"),
     "batch": ("weight", "bias", "running_mean", "running_var"),
     "none": (),
 }
-#: take(name, *shape) -> an entry of a checkpoint.
+#: take(name, *shape) returns an entry of a checkpoint.
 Take: TypeAlias = Callable[..., np.ndarray]
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
     """Load the encoder and context of a CPC_audio checkpoint.
 
-    A .pt file of the hub (60k_epoch4.pt of Libri-light) or of a training run is read with torch; a
-    state dict in a safetensors or npz file does not need torch. No code in the file is executed.
+    A .pt file from the hub (60k_epoch4.pt of Libri-light) or from a training run is read with
+    torch. State dicts in safetensors or npz files do not need torch. No code in a file is executed.
 
-    Entry names are those of CPC_audio, such as gEncoder.conv0.weight or gAR.baseNet.weight_ih_l0,
-    without the words that wrappers insert: `module`, `model` and `_orig_mod`. Norm (channel, batch
-    or none), context (GRU or LSTM) and widths are inferred from the shapes. The predictor, which
-    CPC_audio stores elsewhere, is not read. Recordings are used unscaled, at 16 kHz.
+    Entries are named as in CPC_audio, for example gEncoder.conv0.weight or
+    gAR.baseNet.weight_ih_l0. The words `module`, `model` and `_orig_mod`, which wrappers insert,
+    are ignored. The norm (channel, batch or none), the context (GRU or LSTM) and the widths are
+    inferred from the shapes. The predictor, which CPC_audio stores elsewhere, is not read.
+    Recordings are used at 16 kHz without scaling.
     """
     path = Path(path).expanduser()
     weights = {
         name: np.asarray(array, np.float32)
         for name, array in _read(path).items()
-        if not name.endswith("num_batches_tracked")  # a count that only torch's training uses
+        if not name.endswith("num_batches_tracked")  # only used in training with torch
     }
     width, _, _ = _shape_of(weights, "gEncoder.conv0.weight", 3, path)
     norm = _find_norm(weights, path)
@@ -70,7 +71,7 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     expected: dict[str, jax.ShapeDtypeStruct] = {}
 
     def take(name: str, *shape: int) -> np.ndarray:
-        """Return an entry, or zeros if it does not fit, which is reported at the end."""
+        """Return an entry, or zeros if it does not fit, which `check_entries` reports later."""
         expected[name] = jax.ShapeDtypeStruct(shape, np.float32)
         array = weights.get(name)
         return array if array is not None and array.shape == shape else np.zeros(shape, np.float32)
@@ -89,7 +90,7 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the entries of a file without WRAPPERS in their names; of a .pt file, only PARTS."""
+    """Return the entries of a file, without WRAPPERS in their names, and for .pt only the PARTS."""
     check_path(path, (*SUFFIXES, *TORCH_SUFFIXES))
     if path.suffix not in TORCH_SUFFIXES:
         return _unwrap(read_weights(path), path)
@@ -105,11 +106,13 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
         for name, array in entries.items()
     }
     if len(unwrapped) < len(entries):
-        raise UserError(f"{path} has entries with and without a prefix such as module.: save one")
+        raise UserError(
+            f"{path} has entries with and without a prefix such as module.: save each entry once"
+        )
     if not any(name.startswith(PARTS) for name in unwrapped):
         first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
         raise UserError(
-            f"{path} lacks entries gEncoder... and gAR... (got {len(entries):,}: {first}"
+            f"{path} has no entries gEncoder... or gAR... (got {len(entries):,}: {first}"
             f"{', ...' if len(entries) > 3 else ''}): pass a state dict of CPC_audio"
         )
     return unwrapped
@@ -119,7 +122,7 @@ def _shape_of(
     weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
 ) -> tuple[int, ...]:
     if name not in weights or weights[name].ndim != num_axes:
-        raise UserError(f"{path} lacks {name} with {num_axes} axes: pass a state dict of CPC_audio")
+        raise UserError(f"{path} has no {name} with {num_axes} axes: pass a CPC_audio state dict")
     return weights[name].shape
 
 
@@ -131,8 +134,8 @@ def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
         return "channel"
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "batch"
-    raise UserError(  # it depends on the whole recording
-        f"encoder in {path} has an instance norm: use one with channel norm, batch norm or none"
+    raise UserError(  # instance norm depends on the whole recording
+        f"encoder in {path} has an instance norm: use a model with channel norm, batch norm or none"
     )
 
 
@@ -165,7 +168,7 @@ def _recurrent_params(
         w_h = take(f"gAR.baseNet.weight_hh_l{i}", stacked, context_width)
         b_in, b_h = (take(f"gAR.baseNet.bias_{kind}_l{i}", stacked) for kind in ("ih", "hh"))
         bias = b_h.copy()
-        if gates == 3:  # the reset gate multiplies the last gate's recurrent bias: keep it separate
+        if gates == 3:  # separate, because the reset gate multiplies the last recurrent bias
             params[f"bias{i}"] = b_h[2 * context_width :]
             bias[2 * context_width :] = 0
         params[f"input{i}"] = {"kernel": w_in.T, "bias": b_in + bias}

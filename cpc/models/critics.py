@@ -1,6 +1,6 @@
-"""Critics: networks that score pairs (x, y) to estimate mutual information.
+"""Critics, which are networks that score pairs (x, y) to estimate mutual information.
 
-Default sizes follow Poole et al. (2019): two hidden layers of 256 ReLUs and an embedding of 32.
+As in Poole et al. (2019), the defaults are two hidden layers of 256 ReLUs and 32-d embeddings.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 
 class SeparableCritic(nn.Module):
-    """The separable critic f(x, y) = g(x) . h(y): n network evaluations for n^2 scores.
+    """A separable critic, f(x, y) = g(x) . h(y), which computes n^2 scores from n evaluations.
 
-    Scores start with a variance of about 1: with larger ones, MINE's average of exponentials can
-    diverge in the first steps.
+    The initial scores have a variance of about 1. With a larger variance, MINE's average of
+    exponentials can diverge in the first steps.
     >>> import jax
     >>> critic = SeparableCritic(widths=(8,), embedding=4)
     >>> scores, _ = critic.init_with_output(jax.random.key(0), jnp.ones((5, 2)), jnp.ones((5, 3)))
@@ -28,16 +28,17 @@ class SeparableCritic(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "m dx"], y: Float[Array, "n dy"]) -> Float[Array, "m n"]:
         """Return the scores of all pairs."""
-        small = self.embedding**-0.5  # the variance of each embedding entry
+        small = self.embedding**-0.5  # initial variance of each embedding entry
         g = _mlp(x, self.widths, self.embedding, "x", small)
         h = _mlp(y, self.widths, self.embedding, "y", small)
         return jnp.einsum("md,nd->mn", g, h)
 
 
 class JointCritic(nn.Module):
-    """A network f(x, y) of the concatenation: n^2 evaluations, not limited to inner products.
+    """A network f(x, y) on concatenated pairs, which is not limited to inner products.
 
-    The first layer is linear in x and y, so it is computed once for each of them.
+    It is evaluated for all n^2 pairs, except for the linear first layer, which is computed once for
+    each x and each y.
     """
 
     widths: Sequence[int] = (256, 256)
@@ -55,7 +56,7 @@ class JointCritic(nn.Module):
 
 
 class Baseline(nn.Module):
-    """A scalar network: log a(x) of TUBA, or u(x, y) of FLO on the concatenation."""
+    """A network with scalar output, for log a(x) in TUBA or u(x, y) of concatenations in FLO."""
 
     widths: Sequence[int] = (256, 256)
 
@@ -66,16 +67,16 @@ class Baseline(nn.Module):
 
 
 class GaussianConditional(nn.Module):
-    """A diagonal Gaussian log q(y|x) for CLUB (Cheng et al. 2020).
+    """A diagonal Gaussian q(y|x) for CLUB (Cheng et al. 2020).
 
-    Mean and log variance are networks of x; the log variance is in -1 to 1 as in public code.
+    Mean and log variance are networks of x. As in public code, the log variance is within -1 to 1.
     """
 
     widths: Sequence[int] = (256, 256)
 
     @nn.compact
     def __call__(self, x: Float[Array, "m dx"], y: Float[Array, "n dy"]) -> Float[Array, "m n"]:
-        """Return log q(y_j|x_i) of all pairs, in nats."""
+        """Return log q(y_j|x_i) for all pairs, in nats."""
         mean = _mlp(x, self.widths, y.shape[1], "mean")
         log_variance = nn.tanh(_mlp(x, self.widths, y.shape[1], "log_variance"))
         residual = jnp.square(y - mean[:, None]) * jnp.exp(-log_variance)[:, None]  # (m, n, d)
@@ -84,7 +85,7 @@ class GaussianConditional(nn.Module):
 
 
 def _mlp(x, widths, out, name, variance=1.0):
-    """Apply ReLU layers that keep the mean square, then a linear one that scales to `variance`."""
+    """Apply ReLU layers, then a linear layer whose initial outputs have the given variance."""
     he_normal = nn.initializers.he_normal()
     for i, width in enumerate(widths):
         x = nn.relu(nn.Dense(width, kernel_init=he_normal, name=f"{name}{i}")(x))

@@ -1,4 +1,4 @@
-"""Modules by their config names, and their description as plain data for config.json."""
+"""Modules by their config names, and conversion of modules to and from JSON data."""
 
 import dataclasses
 import functools
@@ -24,11 +24,11 @@ from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.types import UserError
 
-#: Encoders of waveforms by their config name. All take a width, and norm, padding, dtype and remat
-#: as keyword arguments.
+#: Waveform encoders by config name. All accept a width, and norm, padding, dtype and remat as
+#: keyword arguments.
 AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder, "cepstra": LogMelEncoder}
 
-#: Predictors by their config name. All take the number of offsets and a width.
+#: Predictors by config name. All accept the number of offsets and a width.
 PREDICTORS = {
     "linear": LinearPredictor,
     "affine": functools.partial(LinearPredictor, use_bias=True),
@@ -37,7 +37,7 @@ PREDICTORS = {
     "transformers": TransformersPredictor,
 }
 
-#: All classes that the description of an exported model may name; no others are called.
+#: All classes that the description of an exported model may contain. No other class is called.
 DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
@@ -49,14 +49,14 @@ DESCRIBED = (
 TYPES = {kind.__name__: kind for kind in DESCRIBED}
 #: Computation dtypes of exported models.
 DTYPES = ("float32", "bfloat16", "float16")
-#: Largest number in a description: widths, strides, window samples, rates.
+#: Largest number in a description, such as a width, stride, window length or rate.
 MAX_NUMBER = 2**20
-#: Largest number of layers, which take time even if no weights fit them, and its fields.
+#: Largest number of layers, as layers take time even without weights, and the fields that set it.
 MAX_LAYERS, LAYERS = 256, ("num_layers", "num_blocks")
 
 
 def describe(value: Any) -> Any:
-    """Return a module, or the value of one of its fields, as JSON data.
+    """Convert a module, or the value of one of its fields, to JSON data.
 
     >>> from cpc.models import GRU
     >>> describe(GRU(8))
@@ -78,9 +78,10 @@ def _field_names(module: nn.Module) -> list[str]:
 
 
 def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
-    """Return the module of a description by `describe`; only classes in `DESCRIBED` are called.
+    """Build a module from a description that `describe` returned.
 
-    Fields that do not fit raise errors of many kinds, here or when the module is initialized.
+    Only classes in `DESCRIBED` are called. Invalid fields raise errors of many kinds, either here
+    or when the module is initialized.
 
     >>> build({"type": "GRU", "width": 8}).width
     8
@@ -88,7 +89,7 @@ def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
     if isinstance(description, list) and len(description) <= MAX_LAYERS:
         return tuple(map(build, description))
     if isinstance(description, list):
-        raise UserError(f"list has more than {MAX_LAYERS} entries (got {len(description):,})")
+        raise UserError(f"list must have at most {MAX_LAYERS} entries (got {len(description):,})")
     if isinstance(description, int | float) and not 0 <= description <= max_number:
         raise UserError(f"number is out of range (got {description}): use 0 to {max_number:,}")
     if not isinstance(description, dict):

@@ -1,4 +1,4 @@
-"""Trained models as functions from users' arrays to features."""
+"""Trained models as functions that map arrays of signals, images or words to features."""
 
 import functools
 from collections.abc import Callable
@@ -18,23 +18,23 @@ BATCH_ROWS = 64
 
 
 class Embedder:
-    """A trained model as a function: `embed(x)` returns (z, c), `embed.layers(x)` all layers.
+    """A trained model as a function: `embed(x)` returns (z, c), and `embed.layers(x)` all layers.
 
-    x is converted to the form that the model was trained on, so the features equal those of
-    `cpc embed` for files with the same content, to 1e-5. Depending on the kind of data, x is:
+    x is preprocessed like the training data, so features equal those of `cpc embed` for files with
+    the same content, up to 1e-5. The form of x depends on the kind of data:
 
-        audio    (s,), (b, s), or a list of (s,) of any lengths: floats in -1..1, or integers,
-                 scaled by their type. Pass `sample_rate_hz` unless x has the model's rate; loudness
-                 is normalized. Frames: max(1, s // stride).
-        series   (t, channels), (b, t, channels), or a list of (t, channels); standardized if the
-                 training files were.
-        image    (h, w), (h, w, c), (b, h, w, c), or a list of these, of any size: uint8, or floats
-                 in 0..1. Or patches (b, i, j, y, x, c) in the form of the model's input.
-        text     word ids (b, sentences, words), -1 for padding.
+        audio    An array (s,) or (b, s), or a list of arrays (s,) of any lengths. Values are floats
+                 in -1..1, or integers, scaled by their type. Loudness is normalized. Pass
+                 `sample_rate_hz` if it is not the model's. There are max(1, s // stride) frames.
+        series   An array (t, channels) or (b, t, channels), or a list of arrays (t, channels). They
+                 are standardized if the training files were standardized.
+        image    An array (h, w), (h, w, c) or (b, h, w, c), or a list of images of any size. Values
+                 are uint8, or floats in 0..1. Alternatively, patches (b, i, j, y, x, c).
+        text     An array of word ids (b, sentences, words), with -1 for padding.
 
-    A single array gives features without a batch axis, and a list gives lists. The end of a signal
-    is padded with its mirror image, which affects frames only if the encoder looks ahead. The
-    network alone is `make_model(pretrained.module).embed(pretrained.variables, x)`.
+    The features of a single item have no batch axis, and those of a list are lists. The end of a
+    signal is padded with its mirror image, which only affects frames if the encoder looks ahead. To
+    apply only the network, use `make_model(pretrained.module).embed(pretrained.variables, x)`.
     """
 
     def __init__(self, module: Any, variables: PyTree, take: Callable[..., tuple[Any, Any, Any]]):
@@ -54,10 +54,10 @@ class Embedder:
     def __call__(
         self, x: Any, *, sample_rate_hz: int | float | None = None, normalize: bool = True
     ) -> tuple[Any, Any]:
-        """Return latents z and contexts c, as float32 NumPy arrays or lists of these.
+        """Return latents z and contexts c, as float32 NumPy arrays or lists of such arrays.
 
-        `sample_rate_hz` defaults to the model's rate. `normalize=False` keeps rate, loudness and
-        scale of x.
+        `sample_rate_hz` defaults to the model's rate. With `normalize=False`, the rate, loudness
+        and scale of x are not changed.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]
@@ -65,7 +65,7 @@ class Embedder:
     def layers(
         self, x: Any, *, sample_rate_hz: int | float | None = None, normalize: bool = True
     ) -> dict[str, Any]:
-        """Return the outputs of all layers by name: z1, ..., c1, ..., and the last ones z, c."""
+        """Return the outputs of all layers by name: z1, ..., c1, ..., and z and c for the last."""
         depths = layer_depths(self._module)
         names = tuple(name for name in depths if name not in ("z", "c"))
         found = self._embed(names, x, sample_rate_hz, normalize)
@@ -95,21 +95,21 @@ class Embedder:
 def load(folder: str | Path) -> Embedder:
     """Load a run, or a folder that `save` wrote, as a function embed(x) -> (z, c).
 
-    x is audio, series, images or text as files contain them, see `Embedder`. For a waveform at
-    another rate than the model's:
+    x is audio, series, images or text with the values that files contain; see `Embedder`. A
+    waveform can have another rate than the model:
 
         embed = models.load("runs/voices")
         samples, rate = soundfile.read("a.wav", dtype="int16")  # (s,)
         z, c = embed(samples, sample_rate_hz=rate)  # both (t, width)
 
-    Runs are exported when they reach their last step, and by `cpc export`.
+    A run must have been exported, which happens at its last step or by `cpc export`.
     """
     return embed_with(load_pretrained(folder))
 
 
 def embed_with(pretrained: Pretrained) -> Embedder:
-    """Return the function embed(x) -> (z, c) of a model in memory, as `load` does for files."""
-    from cpc.data import arrays  # a late import, as it loads libraries that read files
+    """Return a model in memory as a function embed(x) -> (z, c), as `load` does for files."""
+    from cpc.data import arrays  # imported late, because it loads libraries that read files
 
     module, variables, given, about = pretrained
     arrays.check_recorded(given)

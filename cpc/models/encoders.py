@@ -1,4 +1,4 @@
-"""Encoders g_enc of signals: convolutions on the raw signal or on log-mel energies."""
+"""Signal encoders g_enc, which apply convolutions to the raw signal or to log-mel energies."""
 
 import functools
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from cpc.types import PyTree, UserError
 
 EPSILON = 1e-5
 NORMS = ("none", "layer", "channel", "batch", "group")
-#: Mean and standard deviation of log energies of speech at a root mean square of 0.05.
+#: Mean and standard deviation of the log energies of speech with a root mean square of 0.05.
 ENERGY_MEAN, ENERGY_SCALE = -13.0, 5.0
-#: Samples of the Fourier transform: long enough for each of 80 mel filters to cover a bin.
+#: Length of the Fourier transform in samples, so that each of 80 mel filters covers a bin.
 FFT_LENGTH = 2048
 
 
@@ -40,22 +40,23 @@ def channel_norm(
     num_groups: int,
     unbiased: bool,
 ) -> Float[Array, "b t d"]:
-    """Normalize the channels of each frame in groups, in float32 for any input dtype.
+    """Normalize groups of channels in each frame, computed in float32 for any input dtype.
 
         n = (x - mean) / sqrt(v + 1e-5)    v = sum_c (x_c - mean)^2 / (width - u)
         y = scale n + bias
 
-    The sums are over the channels of a group; u = 1 for the unbiased variance. With g = scale dy,
+    Sums are over the channels of a group, and u is 1 for the unbiased variance, otherwise 0. The
+    gradient with g = scale dy,
 
-        dx = (g - mean(g) - n sum(g n) / (width - u)) / sqrt(v + 1e-5)
+        dx = (g - mean(g) - n sum(g n) / (width - u)) / sqrt(v + 1e-5),
 
-    takes two sums over the channels, while automatic differentiation takes two per operation.
+    needs two sums over channels. Automatic differentiation would need two sums per operation.
     """
     return _norm_forward(x, scale, bias, num_groups, unbiased)[0]
 
 
 def _statistics(x, num_groups, unbiased):
-    """Return mean and 1 / sqrt(v + 1e-5) of each group, (b, t, groups, 1)."""
+    """Return the mean and 1 / sqrt(v + 1e-5) of each group, both (b, t, groups, 1)."""
     groups = x.astype(jnp.float32).reshape(*x.shape[:2], num_groups, -1)
     mean = groups.mean(-1, keepdims=True)
     squares = jnp.square(groups - mean).sum(-1, keepdims=True)
@@ -70,7 +71,7 @@ def _apply_statistics(x, mean, shrink):
 def _norm_forward(x, scale, bias, num_groups, unbiased):
     statistics = _statistics(x, num_groups, unbiased)
     y = _apply_statistics(x, *statistics).reshape(x.shape) * scale + bias
-    return y, (x, *statistics, scale)  # recomputing n is cheaper than writing and reading it
+    return y, (x, *statistics, scale)  # recomputing n is cheaper than storing it
 
 
 def _norm_backward(num_groups, unbiased, residuals, dy):
@@ -87,7 +88,7 @@ channel_norm.defvjp(_norm_forward, _norm_backward)
 
 
 class ChannelNorm(nn.Module):
-    """Normalization over the channels of each frame; `unbiased` as in CPC_audio."""
+    """Normalization over the channels of each frame; CPC_audio uses the `unbiased` variance."""
 
     num_groups: int = 1
     unbiased: bool = False
@@ -95,7 +96,7 @@ class ChannelNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """Return x normalized, with statistics in float32 for any input dtype."""
+        """Normalize x, with statistics computed in float32 for any input dtype."""
         width = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
@@ -106,21 +107,23 @@ class ChannelNorm(nn.Module):
 class ConvEncoder(ConvGeometry, nn.Module):
     """Strided convolutions with ReLU on a raw signal (van den Oord et al. 2018, section 3.1).
 
-    The input is a waveform (b, s), or a signal of several channels (b, s, channels). The output is
-    latents (b, t, width), one every `stride` samples (in the paper 160: 10 ms at 16 kHz). Padding:
+    The input is a waveform (b, s) or a multi-channel signal (b, s, channels). The output is latents
+    (b, t, width), one every `stride` samples. In the paper, this is 160 samples or 10 ms at 16 kHz.
+    The values of `padding` are:
 
-        causal   kernel - stride zeros on the left: t = s // stride, and latent t only depends on
-                 samples before (t + 1) * stride;
-        same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
-        valid    none: t = (s - receptive_field) // stride + 1; or a number of zeros per layer.
+        causal   kernel - stride zeros on the left. Then t = s // stride, and latent t only depends
+                 on samples before (t + 1) * stride.
+        same     (kernel - stride + 1) // 2 zeros on both sides. Latents look ahead by 152 samples.
+        valid    no zeros. Then t = (s - receptive_field) // stride + 1.
 
-    A signal too short for one latent is padded with zeros on the right to give one. Norms come
-    before the ReLU. "layer", "channel" (unbiased variance) and "group" (32 channels each) use one
-    frame only; "batch" uses the batch in training, which leaks a little of it into every frame.
+    Alternatively, `padding` contains the number of zeros on each side for each layer. A signal too
+    short for one latent is padded with zeros on the right. Norms come before the ReLU. "layer",
+    "channel" (unbiased variance) and "group" (32 channels per group) only use one frame. "batch"
+    uses the whole batch in training, which leaks some information about it into every frame.
 
-    For a row with `num_samples` real samples followed by zeros, batch norm ignores the latents
-    whose frame is not within the real samples. With "same" padding, the last valid latents look
-    ahead at zeros in every layer, as at the end of any signal.
+    If a row has `num_samples` real samples followed by zeros, batch norm ignores the latents whose
+    frame is not within the real samples. With "same" padding, the last valid latents look ahead at
+    zeros in every layer, as at the end of any signal.
     """
 
     width: int = 512
@@ -130,20 +133,20 @@ class ConvEncoder(ConvGeometry, nn.Module):
     padding: str | Sequence[int] = "causal"
     dtype: DTypeLike = jnp.float32
     remat: bool = False
-    """Recompute the layers for the gradient instead of keeping their activations."""
+    """Whether to recompute the layers for the gradient instead of storing their activations."""
     channels: int = 1
-    """Channels of the input."""
+    """Number of input channels."""
 
     def __post_init__(self):
         super().__post_init__()
         check_norm(self.norm, NORMS, [self.width])
         if len(self.kernels) != len(self.strides):
             raise UserError(
-                f"{len(self.kernels)} kernels but {len(self.strides)} strides are given: match them"
+                f"{len(self.kernels)} kernels but {len(self.strides)} strides: pass one per layer"
             )
         if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
             raise UserError(
-                f"encoder has no layer or skips samples (got (kernel, stride) {self.layers}): give "
+                f"encoder has no layer or skips samples (got (kernel, stride) {self.layers}): pass "
                 "at least one layer, and kernels no shorter than their strides"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
@@ -172,11 +175,11 @@ class ConvEncoder(ConvGeometry, nn.Module):
         num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b _ d"]]:
-        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts."""
+        """Return the latents after each layer in `cuts` and the last layer; cuts stop gradients."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(
-                f"encoder is made for {self.channels} channels (got {x.shape[2]}): change channels"
+                f"encoder is made for {self.channels} channels (got {x.shape[2]}): set channels"
             )
         encode = ConvEncoder._encode
         if self.remat:
@@ -188,10 +191,10 @@ class ConvEncoder(ConvGeometry, nn.Module):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
         y, pads, ends, mask = x.astype(self.dtype), self.pads, [], None
         looks_ahead, lengths = any(right for _, right in pads), []
-        if num_samples is not None:  # output lengths of the real samples alone
+        if num_samples is not None:  # output lengths for the real samples only
             lengths = output_lengths(self.layers, pads, jnp.maximum(num_samples, self.shortest))
         for i, (kernel, stride) in enumerate(self.layers):
-            # He initialization keeps the scale through five ReLU layers.
+            # He initialization preserves the scale through five ReLU layers.
             w = self.param(
                 f"kernel{i}", nn.initializers.he_normal(), (kernel, y.shape[-1], self.width)
             )
@@ -203,7 +206,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
                 mask = (jnp.arange(y.shape[1]) < lengths[i][:, None])[..., None]
             y = nn.relu(self._normalise(y, i, train, mask))
             if mask is not None and looks_ahead:
-                y = jnp.where(mask, y, 0)  # looking ahead at the end of a signal gives zeros
+                y = jnp.where(mask, y, 0)  # the last latents of a signal look ahead at zeros
             if i + 1 in cuts:
                 ends.append(y)
                 y = jax.lax.stop_gradient(y)
@@ -224,17 +227,17 @@ class ConvEncoder(ConvGeometry, nn.Module):
 class LogMelEncoder(ConvGeometry, nn.Module):
     """Convolutions over log-mel energies (after van Niekerk et al. 2020, "VQ-CPC").
 
-    The input is a waveform (b, s); the output is latents (b, t, width), one every `stride` samples
-    (160 is 10 ms at 16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to
-    a mean near 0 and a variance near 1, pass a `ConvEncoder` of stride 1: a kernel of 3 frames and
-    four of one.
+    The input is a waveform (b, s). The output is latents (b, t, width), one every `stride` samples
+    (160 samples are 10 ms at 16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms
+    are scaled to a mean near 0 and a variance near 1. They are the input of a `ConvEncoder` with
+    stride 1, whose first kernel covers 3 frames and whose four other kernels cover one frame.
 
-    With `num_cepstra`, the input of the convolutions is the lowest coefficients of the energies'
-    cosine transform, scaled to the same mean square: the spectral envelope without the harmonics of
-    the pitch, which 80 filters resolve.
+    If `num_cepstra` is set, the convolutions receive the lowest coefficients of the energies'
+    cosine transform, scaled to the same mean square. These coefficients describe the spectral
+    envelope without the pitch harmonics, which 80 filters resolve.
 
-    Differs from the paper: a latent every 10 ms instead of 20 ms; causal by default; no
-    pre-emphasis, which the first bias can replace.
+    Unlike in the paper, there is a latent every 10 ms instead of 20 ms, the default is causal, and
+    there is no pre-emphasis, which the first bias can replace.
     """
 
     width: int = 512
@@ -243,7 +246,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
     padding: str = "causal"
     dtype: DTypeLike = jnp.float32
     remat: bool = False
-    """Recompute the convolutions for the gradient instead of keeping their activations."""
+    """Whether to recompute convolutions for the gradient instead of storing their activations."""
     window_samples: int = 400
     hop_samples: int = 160
     num_mels: int = 80
@@ -255,11 +258,11 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         super().__post_init__()
         if self.num_cepstra > self.num_mels:
             raise UserError(
-                f"num_cepstra exceeds num_mels {self.num_mels} (got {self.num_cepstra})"
+                f"num_cepstra must be at most num_mels {self.num_mels} (got {self.num_cepstra})"
             )
         if self.window_samples > FFT_LENGTH:
             raise UserError(
-                f"window_samples exceeds {FFT_LENGTH} (got {self.window_samples}): lower it"
+                f"window_samples must be at most {FFT_LENGTH} (got {self.window_samples})"
             )
         self.make_convolutions()
 
@@ -280,7 +283,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Window and hop of the energies, followed by kernel and stride of each convolution."""
+        """Window and hop of the energies, followed by the kernel and stride of each convolution."""
         return [(self.window_samples, self.hop_samples), *((kernel, 1) for kernel in self.kernels)]
 
     @nn.nowrap
@@ -296,7 +299,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         num_samples: NumSamples = None,
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b t d"]]:
-        """Return the latents after each of `cuts` convolutions and the last; see `ConvEncoder`."""
+        """Return the latents after each convolution in `cuts` and the last; see `ConvEncoder`."""
         num_zeros = max(0, self.shortest - x.shape[1])
         left, right = self.pads[0]
         x = jnp.pad(x, ((0, 0), (left, right + num_zeros)))
@@ -304,11 +307,11 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
         energies = (energies - ENERGY_MEAN) / ENERGY_SCALE
-        if self.num_cepstra:  # the lowest coefficients contain nearly all of the energies' squares
+        if self.num_cepstra:  # the lowest coefficients contain nearly all of the sum of squares
             basis = cosine_basis(self.num_cepstra, self.num_mels)
             energies = energies @ basis.T * np.sqrt(self.num_cepstra / self.num_mels, dtype="f")
         if num_samples is not None:
-            num_padded = jnp.maximum(num_samples, self.shortest)  # silence, which has energies
+            num_padded = jnp.maximum(num_samples, self.shortest)  # silence also has energies
             (number,) = output_lengths(self.layers[:1], self.pads[:1], num_padded)
             mask = jnp.arange(energies.shape[1]) < number[:, None]
             energies, num_samples = jnp.where(mask[..., None], energies, 0.0), number

@@ -1,7 +1,7 @@
 """Features of signals of any length, computed in batches of a few shapes or as a stream.
 
-Streaming gives the same features as processing the whole signal: chunks overlap by the samples that
-a latent depends on, and a context continues from the state after the previous chunk.
+Streaming gives the same features as processing the whole signal, because chunks overlap by the
+samples that a latent depends on, and contexts continue from the state after the previous chunk.
 """
 
 import functools
@@ -17,10 +17,10 @@ from cpc.models.cpc import CPC
 from cpc.models.layers import end_at, part_of
 from cpc.types import PyTree, UserError
 
-#: Longer signals are embedded in chunks of this many samples: 30 s, or 200 MB per layer of width
-#: 512.
+#: Longer signals are embedded in chunks of this many samples, which are 30 s or 200 MB per layer of
+#: width 512.
 CHUNK_SAMPLES = 480_000
-#: Shorter signals of similar length share a batch of at most this many samples.
+#: Shorter signals of similar length share batches of at most this many samples.
 BATCH_SAMPLES = 1_920_000
 #: Smallest padded length of a signal, in samples.
 MIN_SAMPLES = 2560
@@ -29,9 +29,9 @@ Features = dict[str, np.ndarray]
 
 
 class Layers:
-    """Selected layers of a CPC, ImageCPC or sentence model, computed together.
+    """Selected layers of a CPC, ImageCPC or sentence model, which are computed together.
 
-    Names are those of `layer_depths`; `preprocess` is compiled into the function of a batch.
+    `layer_depths` lists the names of layers. `preprocess` is applied to batches and also compiled.
     """
 
     def __init__(
@@ -49,38 +49,38 @@ class Layers:
         self._apply = jax.jit(functools.partial(_apply, module, self.names, preprocess))
 
     def embed_batch(self, x: Any) -> Features:
-        """Return the layers of a batch, in float32 on the host."""
+        """Return the layers for a batch as float32 NumPy arrays."""
         outputs = self._apply(self._variables, x)
         return {name: np.asarray(array, np.float32) for name, array in outputs.items()}
 
     def embed_rows(self, rows: Sequence[np.ndarray]) -> list[Features]:
-        """Return the layers of arrays of the same shape, padded to one of a few batch sizes."""
+        """Return the layers for arrays of the same shape, padding the batch to a power of two."""
         batch = self.embed_batch(pad_rows(rows))
         return [{name: batch[name][row] for name in self.names} for row in range(len(rows))]
 
     @property
     def strides(self) -> dict[str, int]:
-        """Samples per frame of each layer."""
+        """Number of samples per frame of each layer."""
         return {name: encoder.stride for name, encoder in self._encoders.items()}
 
     @property
     def stride(self) -> int:
-        """Samples per frame of the coarsest layer."""
+        """Number of samples per frame of the coarsest layer."""
         return max(self.strides.values())
 
     @property
     def can_stream(self) -> bool:
-        """Whether signals can be embedded in chunks, as no layer depends on all later samples."""
+        """Whether no layer depends on all later samples, so that signals can be read in chunks."""
         is_causal = isinstance(self._module, CPC) and not self._module.is_bidirectional
         return is_causal or all(name.startswith("z") for name in self.names)
 
     def embed_group(
         self, signals: Sequence[Float[np.ndarray, "..."]], num_frames: int
     ) -> list[Features]:
-        """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
+        """Return the layers for each signal, computed in one padded batch.
 
-        Signals are padded with their mirror image to `num_frames` frames of `stride` samples, plus
-        the samples that the last frames look ahead at.
+        The result has max(1, s // stride) frames per signal. Signals are padded with their mirror
+        image to `num_frames` frames of `stride` samples, plus the samples that they look ahead.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
@@ -93,9 +93,9 @@ class Layers:
     def embed_long(
         self, read: Callable[[int, int], Float[np.ndarray, "..."]], num_samples: int
     ) -> Features:
-        """Return the layers of a long signal, which is read in chunks, once per layer.
+        """Return the layers for a long signal, which is read in chunks once per layer.
 
-        `read` returns the samples [start, stop), where stop is at most `num_samples`.
+        `read(start, stop)` returns samples from start to stop, which is at most `num_samples`.
         """
 
         def read_mirrored(start: int, stop: int) -> np.ndarray:
@@ -113,7 +113,7 @@ class Layers:
         return features
 
     def embed_signals(self, signals: Sequence[Float[np.ndarray, "..."]]) -> list[Features]:
-        """Return the layers of each signal, in the order of the signals."""
+        """Return the layers for each signal, in the order of the signals."""
         groups, long = group_signals(list(map(len, signals)), self.stride, self.can_stream)
         features: list[Features] = [{}] * len(signals)
         for num_frames, members in groups:
@@ -140,9 +140,9 @@ def _apply(module: Any, names: Sequence[str], preprocess: Any, variables: PyTree
 def group_signals(
     lengths: Sequence[int], stride: int, can_stream: bool = True
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-    """Return (padded frames, indices) of each batch, and the indices of signals to stream.
+    """Return (padded frames, indices) for each batch, and the indices of signals to stream.
 
-    Padded lengths grow by a quarter, so that few shapes are compiled.
+    Each padded length is a quarter longer than the previous one, so that few shapes are compiled.
 
     >>> group_signals([16_000, 1_000_000, 15_900], 160)
     ([(112, [0, 2])], [1])
@@ -166,7 +166,7 @@ def group_signals(
 
 
 def mirror(signal: np.ndarray, length: int) -> np.ndarray:
-    """Pad a signal (s, ...) to `length` with its mirror image, or cut it; the result is float32.
+    """Pad a signal (s, ...) with its mirror image, or truncate it, to `length` float32 samples.
 
     >>> mirror(np.array([1.0, 2.0]), 5).tolist(), mirror(np.array([1.0, 2.0]), 1).tolist()
     ([1.0, 2.0, 2.0, 1.0, 1.0], [1.0])
@@ -176,7 +176,7 @@ def mirror(signal: np.ndarray, length: int) -> np.ndarray:
 
 
 def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Stack arrays and repeat the last until the number of rows is a power of two.
+    """Stack arrays, and repeat the last one until the number of rows is a power of two.
 
     >>> pad_rows([np.array([1]), np.array([2]), np.array([3])])[:, 0].tolist()
     [1, 2, 3, 3]
@@ -191,17 +191,18 @@ def stream_latents(
     num_frames: int,
     chunk_frames: int,
 ) -> Iterator[Float[Array, "1 t d"]]:
-    """Yield the latents of a recording, `chunk_frames` at a time; the last may exceed its end.
+    """Yield the latents of a recording in chunks of `chunk_frames` frames.
 
-    `read` returns stop - start samples, also beyond the end of the recording.
+    The last chunk may extend past the end of the recording. `read(start, stop)` must return
+    stop - start samples, also past the end.
     """
     encoder, own = module.encoder, part_of(variables, "encoder")
     before, after = encoder.frames_around
-    # Starting `after` frames early lets `read` mirror even a last chunk of one frame.
+    # Chunks start `after` frames early, so that `read` can mirror even a last chunk of one frame.
     around = before + after
     length = (around + chunk_frames + after) * encoder.stride
     for first in range(0, num_frames, chunk_frames):
-        # The first windows start at the start of the recording, which the encoder pads.
+        # The first chunks begin at the start of the recording, where the encoder pads.
         start = max(0, first - around)
         x = read(start * encoder.stride, start * encoder.stride + length)
         yield _encode(encoder, own, x[None], first - start, chunk_frames)
@@ -215,7 +216,7 @@ def _encode(encoder, variables, x, skip, num_frames):
 def stream_contexts(
     module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
 ) -> Iterator[Float[Array, "1 t h"]]:
-    """Yield the contexts of latents that are given in chunks."""
+    """Yield the contexts for chunks of latents, carrying the context state between chunks."""
     if not isinstance(module, CPC) or module.is_bidirectional:
         raise UserError(
             "contexts of both directions and of segments need the whole recording: embed z"

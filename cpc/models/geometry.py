@@ -1,7 +1,7 @@
-"""Geometry of latents, from the kernels, strides and padding of consecutive layers.
+"""Geometry of latents, computed from the kernels, strides and padding of consecutive layers.
 
-A layer is (kernel, stride), and its padding (zeros on the left, zeros on the right). Layers are
-ordered from the input upwards.
+A layer is a pair (kernel, stride), and its padding is a pair (zeros on the left, zeros on the
+right). Layers are ordered from the input upwards.
 """
 
 import math
@@ -14,10 +14,9 @@ from jaxtyping import Array, Float, Int, Num
 from cpc.types import ArrayLike, UserError
 
 PADDINGS = ("causal", "same", "valid")
-#: Waveforms, signals of several channels, or word ids.
+#: Waveforms, multi-channel signals, or word ids.
 Signals: TypeAlias = Num[Array, "b s *channels"]
-#: Number of real samples in each row, or None if all are; later samples are padding and count as
-#: zeros.
+#: Number of real samples in each row, or None if there is no padding. Later samples count as zeros.
 NumSamples: TypeAlias = Int[ArrayLike, " b"] | None
 
 
@@ -28,12 +27,12 @@ class StridedLayers:
 
     @property
     def stride(self) -> int:
-        """Samples between two latents; for an image encoder, pixels before the mean."""
+        """Number of samples between two latents, or of pixels before an image encoder's mean."""
         return math.prod(stride for _, stride in self.layers)
 
     @property
     def receptive_field(self) -> int:
-        """Samples that one latent depends on; for an image encoder, pixels per side.
+        """Number of samples that one latent depends on, or of pixels per side for images.
 
         >>> from cpc.models import ConvEncoder, LogMelEncoder
         >>> ConvEncoder().receptive_field, LogMelEncoder().receptive_field
@@ -46,7 +45,7 @@ class StridedLayers:
 
 
 class ConvGeometry(StridedLayers):
-    """A signal encoder with `layers` and the `padding` of `zeros_around`: its geometry and call."""
+    """The geometry and call of a signal encoder with `layers` and `padding`; see `zeros_around`."""
 
     kernels: Any
     padding: Any
@@ -70,9 +69,9 @@ class ConvGeometry(StridedLayers):
 
     @property
     def frames_around(self) -> tuple[int, int]:
-        """Frames of `stride` samples before and after its own frame that a latent depends on.
+        """Number of earlier and later frames of `stride` samples that a latent depends on.
 
-        The frame of latent t is the samples from t * stride to (t + 1) * stride.
+        The frame of latent t is from sample t * stride to sample (t + 1) * stride.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().frames_around, ConvEncoder(padding="same").frames_around
@@ -86,7 +85,7 @@ class ConvGeometry(StridedLayers):
 
     @property
     def shortest(self) -> int:
-        """Smallest number of samples that gives a latent; shorter signals are padded with zeros.
+        """Minimum number of samples for one latent. Shorter signals are padded with zeros.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().shortest, ConvEncoder(padding="valid").shortest
@@ -98,7 +97,7 @@ class ConvGeometry(StridedLayers):
         return max(stride, self.receptive_field - zeros)
 
     def num_latents(self, num_samples: int) -> int:
-        """Return the number of latents of a signal of `num_samples` samples.
+        """Return the number of latents for a signal of `num_samples` samples.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().num_latents(20480), ConvEncoder(padding="valid").num_latents(20480)
@@ -107,9 +106,9 @@ class ConvGeometry(StridedLayers):
         return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
 
     def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of valid latents in each row of `num_samples` real samples.
+        """Return the number of valid latents in each row, given its number of real samples.
 
-        A latent is valid if its frame is within the real samples; the first always is.
+        A latent is valid if its frame is within the real samples. The first latent is always valid.
 
         >>> from cpc.models import ConvEncoder
         >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
@@ -120,7 +119,7 @@ class ConvGeometry(StridedLayers):
 
 
 def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
-    """Validate an encoder's norm, and the width of its layers for "group"."""
+    """Check that an encoder supports a norm and, for "group", that its widths can be grouped."""
     if norm not in norms:
         raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(norms)}")
     uneven = [width for width in widths if width > 32 and width % 32]
@@ -133,11 +132,13 @@ def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
 def zeros_around(
     layers: Sequence[tuple[int, int]], padding: str | Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the zeros on the left and right of each layer's input.
+    """Return the number of zeros on the left and right of each layer's input.
 
-    causal   kernel - stride on the left: output t only depends on samples before (t + 1) * stride;
-    same     (kernel - stride + 1) // 2 on both sides;
-    valid    none; or one number per layer, of zeros on each side.
+    causal   kernel - stride on the left: output t only depends on samples before (t + 1) * stride
+    same     (kernel - stride + 1) // 2 on both sides
+    valid    no zeros
+
+    Alternatively, `padding` contains a number of zeros per layer, which are added on each side.
 
     >>> zeros_around([(10, 5), (8, 4)], "causal"), zeros_around([(10, 5), (8, 4)], (3, 2))
     ([(5, 0), (4, 0)], [(3, 3), (2, 2)])
@@ -151,14 +152,14 @@ def zeros_around(
     else:
         halves = [0] * len(layers) if padding == "valid" else [int(pad) for pad in padding]
     if len(halves) != len(layers):
-        raise UserError(f"encoder has {len(layers)} layers and {len(halves)} paddings: match them")
+        raise UserError(f"got {len(layers)} layers and {len(halves)} paddings: pass one per layer")
     return [(half, half) for half in halves]
 
 
 def output_lengths(
     layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: Any
 ) -> list[Any]:
-    """Return the number of outputs of each layer for `num_samples`, a number or an array.
+    """Return the output length of each layer for `num_samples`, a number or an array of numbers.
 
     >>> output_lengths([(10, 5), (8, 4)], [(5, 0), (4, 0)], 20480)
     [4096, 1024]

@@ -1,8 +1,8 @@
-"""CPC of images, in which rows of patches play the part of time, in one or several directions.
+"""CPC for images, where rows of patches take the place of time, in one or several directions.
 
-The context of a direction depends on the patches up to its row and predicts later rows. Each
-direction has its own frame, a flip or transpose of the grid in which it goes top-down:
-z (b, t, lane, d), where t is the row and lane the column in this frame.
+The context of a direction depends on the patches up to the current row and predicts later rows.
+Each direction has its own frame, a flip or transpose of the grid in which the direction is
+top-down: z (b, t, lane, d), where t is the row and lane the column in this frame.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from cpc.types import CPCOutputs, Position, PyTree, UserError
 
 
 def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
-    """Return the rows and columns of square patches in an image of `size` (y, x) pixels.
+    """Return the numbers of rows and columns of square patches in an image of `size` (y, x) pixels.
 
-    These are (y - patch) // stride + 1 rows and as many columns of x; a remainder at the lower and
-    right edges is not used.
+    There are (y - patch) // stride + 1 rows and (x - patch) // stride + 1 columns. Remaining pixels
+    at the lower and right edges are not used.
 
     >>> patch_grid((256, 256), patch=64, stride=32)  # van den Oord et al. 2018, section 3.2
     (7, 7)
@@ -29,7 +29,9 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(f"patch is larger than the image of {size} pixels (got {patch}): lower it")
+        raise UserError(
+            f"patch is larger than the image of {size} pixels (got {patch}): decrease patch"
+        )
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
@@ -37,8 +39,8 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
 def first_clean_offset(patch: int, stride: int) -> int:
     """Return the smallest offset at which targets share no pixels with the context.
 
-    This is ceil(patch / stride), as rows k apart share patch - k stride pixel rows. At smaller
-    offsets, matching the edges of overlapping patches is enough to find the target.
+    This is ceil(patch / stride), as patches k rows apart share patch - k stride rows of pixels. At
+    smaller offsets, matching the edges of overlapping patches is enough to find the target.
 
     >>> first_clean_offset(patch=64, stride=32), first_clean_offset(patch=80, stride=36)
     (2, 3)
@@ -52,13 +54,13 @@ def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Seq
     >>> check_offsets([2, 3, 4], (7, 7), ["down", "up"])
     """
     if not offsets or min(offsets) < 1 or len(set(offsets)) < len(offsets):
-        raise UserError(f"offsets are invalid (got {list(offsets)}): give distinct ones from 1")
+        raise UserError(f"offsets are invalid (got {list(offsets)}): use distinct numbers from 1")
     for direction in directions:
         length = grid[direction in ("right", "left")]
         if max(offsets) >= length:
             raise UserError(
-                f"offset {max(offsets)} exceeds the grid going {direction}, which has {length} "
-                "patches: lower it, or use smaller patches"
+                f"offset {max(offsets)} is too large for direction {direction}, which has {length} "
+                "patches: decrease the offset, or use smaller patches"
             )
 
 
@@ -66,7 +68,7 @@ DIRECTIONS = ("down", "up", "right", "left")
 
 
 def to_frame(grid: Any, direction: str) -> Any:
-    """Convert the grid (b, i, j, ...) to the frame of `direction`, (b, t, lane, ...).
+    """Convert an image grid (b, i, j, ...) to the frame of `direction`, (b, t, lane, ...).
 
     >>> to_frame(jnp.array([[[1, 2], [3, 4]]]), "left").tolist()
     [[[2, 4], [1, 3]]]
@@ -77,7 +79,7 @@ def to_frame(grid: Any, direction: str) -> Any:
 
 
 def from_frame(frame: Any, direction: str) -> Any:
-    """Convert a direction's frame (b, t, lane, ...) back to the image's grid, (b, i, j, ...)."""
+    """Convert the frame of `direction` (b, t, lane, ...) back to the image grid (b, i, j, ...)."""
     grid = frame[:, ::-1] if direction in ("up", "left") else frame
     return grid.swapaxes(1, 2) if direction in ("right", "left") else grid
 
@@ -87,11 +89,11 @@ def frame_positions(
     sequence: Int[Array, " b"],
     group: Int[Array, " b"] | None = None,
 ) -> Position:
-    """Return the positions of latents in a direction's frame: time is its row, lane its column.
+    """Return the positions of latents in a direction's frame, with rows as time, columns as lanes.
 
-    The arrays broadcast to (b, t, lane). The positive of an anchor is `offset` rows later in the
-    same lane, in every direction; windows of a rule count rows of the frame. `sequence` contains
-    the images' rows in the global batch, `group` their classes.
+    The arrays broadcast to (b, t, lane). In every direction, the positive of an anchor is `offset`
+    rows later in the same lane, and windows of a negative sampling rule are in rows of the frame.
+    `sequence` contains the index of each image in the global batch, and `group` its class.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
     [[[0, 1, 2]]]
@@ -106,17 +108,18 @@ def frame_positions(
 
 
 class ImageCPC(nn.Module):
-    """A CPC model of patches (b, i, j, y, x, ch), with one output per direction.
+    """A CPC model for image patches (b, i, j, y, x, ch), with one output per direction.
 
-    All patches share an encoder (van den Oord et al. 2018, section 3.2); each direction has its own
-    context and predictor (Henaff et al. 2019). The outputs' z are the targets of the loss: the
-    latents, or with `target_width` a linear projection of them for each direction.
+    All patches share an encoder (van den Oord et al. 2018, section 3.2). Each direction has its own
+    context and predictor (Henaff et al. 2019). The z of an output are the targets of the loss,
+    which are the latents or, with `target_width`, a linear projection of them for each direction.
 
     `encoder` maps (n, y, x, ch) to (n, d). `make_context()` returns a module from (b, t, lane, d)
-    to (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d), as wide as the targets.
+    to (b, t, lane, h). `make_predictor()` returns a module from the contexts to (b, t, lane, k, d),
+    where d is the width of the targets.
 
-    `cuts` split the encoder into gradient-isolated modules, as in `CPC`; the targets of each have
-    its own width.
+    `cuts` split the encoder into gradient-isolated modules, as in `CPC`. The targets of a module
+    have the width of this module.
     """
 
     encoder: nn.Module
@@ -134,14 +137,14 @@ class ImageCPC(nn.Module):
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
             raise UserError(
-                f"directions are invalid (got {given}): choose distinct ones of "
+                f"directions are invalid (got {given}): choose distinct ones from "
                 f"{', '.join(DIRECTIONS)}"
             )
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
     def setup(self):
-        """Create the modules of each direction, named after it."""
+        """Create the modules of each direction, whose names contain the direction."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         for module, direction in self.branches:
             predictor, is_last = self.make_predictor(), module > len(self.cuts)
@@ -156,7 +159,7 @@ class ImageCPC(nn.Module):
     def __call__(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
-        """Return targets, contexts and predictions of each branch, in its direction's frame."""
+        """Return the targets, contexts and predictions of each branch in its direction's frame."""
         ends = self._encode_modules(x, train)
         return tuple(
             self._predict(ends[module - 1], direction, module)
@@ -172,7 +175,7 @@ class ImageCPC(nn.Module):
     def embed(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
-        """Return latents and concatenated contexts, as features in the image's grid."""
+        """Return latents and the concatenated contexts of all directions, in the image grid."""
         z = self.encode(x, train)
         contexts = [from_frame(self.contexts[d](to_frame(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
@@ -180,14 +183,14 @@ class ImageCPC(nn.Module):
     def encode(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> Float[Array, "b i j d"]:
-        """Return latents without computing contexts; all patches of all images are one batch."""
+        """Return latents without computing contexts."""
         return self._encode_modules(x, train)[-1]
 
     def _encode_modules(self, x, train):
-        """Return the latents (b, i, j, width) of each module; the last are the encoder's."""
+        """Return the latents (b, i, j, width) at each cut and at the end of the encoder."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
-            raise UserError(f"images have {patch[2]} channels, not {self.channels}: convert them")
+            raise UserError(f"images have {patch[2]} channels, not {self.channels}: set channels")
         if patch[0] != patch[1]:
             raise UserError(f"patches are {patch[0]} by {patch[1]} pixels: pass square patches")
         x = x.reshape(-1, *patch)
@@ -201,7 +204,7 @@ class ImageCPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["ImageCPC", PyTree]:
-        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
+        """Truncate the encoder "z" or contexts "c" after `number` layers, with its variables."""
         if part == "z":
             encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
             cuts = tuple(cut for cut in self.cuts if cut < number)
@@ -216,7 +219,7 @@ class ImageCPC(nn.Module):
     def _predict(self, z, direction, module):
         z = to_frame(z, direction)
         if z.shape[1] < 2:
-            raise UserError(f"grid has only one patch going {direction}: use smaller patches")
+            raise UserError(f"direction {direction} has only one patch: use smaller patches")
         is_last = module > len(self.cuts)
         end = f"s_{direction}" if is_last else f"_of_{module}_{direction}"
         c = self.contexts[direction](z) if is_last else z
@@ -225,6 +228,6 @@ class ImageCPC(nn.Module):
         if predictions.shape[-1] != targets.shape[-1]:
             raise UserError(
                 f"predictions are {predictions.shape[-1]} wide, but targets are "
-                f"{targets.shape[-1]}: set the predictor's width to that of the targets"
+                f"{targets.shape[-1]}: set the width of the predictor to that of the targets"
             )
         return CPCOutputs(targets, c, predictions)

@@ -1,6 +1,6 @@
-"""Encoders g_enc of images: (n, y, x, ch) to latents (n, d), where images are independent.
+"""Image encoders g_enc, which map each image of a batch (n, y, x, ch) to a latent (n, d).
 
-Patches are encoded as images: all patches of a batch form one batch of small images.
+All patches of a batch of images are encoded as one batch of small images.
 """
 
 import math
@@ -23,9 +23,9 @@ IMAGE_NORMS = ("none", "layer", "group", "batch")
 def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> Array:
     """Normalize (n, y, x, ch) with statistics in float32, within a compact module.
 
-    "layer" uses all values of one image, "group" 32 of its channels at a time, so no patch depends
-    on another. "batch" uses all patches in training, which leaks information between patches,
-    including those to predict (the reason why Henaff et al. 2019 replaced it).
+    "layer" normalizes all values of one image and "group" 32 channels of one image at a time, so no
+    patch depends on another. "batch" uses all patches in training, which leaks information between
+    patches and their targets. Henaff et al. (2019) replaced batch norm for this reason.
     """
     if norm == "none":
         return y
@@ -42,9 +42,9 @@ def convolve_images(
     padding: Sequence[tuple[int, int]],
     **options: Any,
 ) -> Float[Array, "n p q d"]:
-    """Convolve as jax.lax.conv_general_dilated, but for small images on a CPU by matrix product.
+    """Convolve as jax.lax.conv_general_dilated, but by matrix product for small images on a CPU.
 
-    There, XLA's convolution and especially its gradients reach a fraction of the product's speed.
+    In this case, XLA's convolution and especially its gradients are much slower than the product.
     """
     small = max(x.shape[1:3]) <= 16 or x.shape[-1] <= 4
     if not small:
@@ -71,7 +71,7 @@ def _convolve_by_product(x, w, strides, padding):
 
 
 def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
-    """Return the mean over the pixels of each image, computed in float32.
+    """Average over the pixels of each image, computed in float32.
 
     >>> mean_pool(jnp.array([[[[1.0], [2.0]], [[3.0], [6.0]]]]))
     Array([[3.]], dtype=float32)
@@ -80,7 +80,7 @@ def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
 
 
 class SmallConvEncoder(StridedLayers, nn.Module):
-    """3x3 convolutions with ReLU, for patches of 8 to 24 pixels (of images of 28 to 96 pixels).
+    """3x3 convolutions with ReLU, for patches of 8 to 24 pixels from images of 28 to 96 pixels.
 
     Latents (n, widths[-1]) are means over all positions. The first convolution keeps the resolution
     and each later one halves it. Norms come before the ReLU.
@@ -93,7 +93,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
     def __post_init__(self):
         super().__post_init__()
         if not self.widths:
-            raise UserError("encoder has no layer: give at least one width")
+            raise UserError("encoder has no layers: pass at least one width")
         check_norm(self.norm, IMAGE_NORMS, self.widths)
 
     @property
@@ -119,7 +119,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
     def through(
         self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
     ) -> list[Float[Array, "n _"]]:
-        """Return the latents after each of `cuts` layers and the last; no gradient passes cuts."""
+        """Return the latents after each layer in `cuts` and the last layer; cuts stop gradients."""
         y, ends = x.astype(self.dtype), []
         for n, (width, (kernel, stride)) in enumerate(zip(self.widths, self.layers, strict=True)):
             y = _convolution(self, width, kernel, stride, 1.0, f"conv{n}")(y)
@@ -131,13 +131,13 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
 
 class Stage(NamedTuple):
-    """Residual blocks of one resolution, which the first block halves except in the first stage."""
+    """Residual blocks at one resolution, which is halved by the first block of later stages."""
 
     num_blocks: int
     width: int
-    """Output channels of each block."""
+    """Number of output channels of each block."""
     inner: int | None = None
-    """Channels of the bottleneck's 3x3 convolution; None for two 3x3 convolutions of `width`."""
+    """Channels of the bottleneck's 3x3 convolution, or None for two 3x3 convolutions of `width`."""
 
 
 def _bottlenecks(*num_blocks: int) -> tuple[Stage, ...]:
@@ -150,13 +150,13 @@ DEPTHS = {
     50: _bottlenecks(3, 4, 6, 3),
     101: _bottlenecks(3, 4, 23, 3),
     152: _bottlenecks(3, 8, 36, 3),
-    # Henaff et al. 2019: the third stage of 101 is twice as long, 4 times as wide, and the last.
+    # Henaff et al. 2019 double the third stage of 101, widen it 4 times, and end after it.
     161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
 }
 
 
 def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
-    """Return the stages of the ResNet of a depth: 18, 34, 50, 101, 152 or 161.
+    """Return the stages of the ResNet with a depth of 18, 34, 50, 101, 152 or 161.
 
     CPC uses resnet_stages(101, 3) without norm (van den Oord et al. 2018, section 3.2), and its
     second version resnet_stages(161) with layer norm (Henaff et al. 2019).
@@ -168,8 +168,8 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
     stages = DEPTHS[depth]
     if num_stages is not None and not 1 <= num_stages <= len(stages):
         raise UserError(
-            f"ResNet-{depth} has {len(stages)} stages and cannot end after {num_stages}: give "
-            f"1 to {len(stages)}"
+            f"ResNet-{depth} has {len(stages)} stages and cannot end after {num_stages}: set "
+            f"num_stages between 1 and {len(stages)}"
         )
     return stages[:num_stages]
 
@@ -178,13 +178,14 @@ class ResNet(StridedLayers, nn.Module):
     """A ResNet-v2 from images (n, y, x, ch) to latents (n, stages[-1].width).
 
     Latents are means over all positions. A block computes x + f(x), where f is two 3x3 convolutions
-    or a bottleneck of 1x1, 3x3 and 1x1, each after norm and ReLU (He et al. 2016b). Without norm,
-    the last convolution of each block starts at zero and the others at num_blocks^(-1 / (2 m - 2))
-    of He's scale, for m convolutions per block (Zhang et al. 2019, Fixup).
+    or a bottleneck of 1x1, 3x3 and 1x1 convolutions, each after norm and ReLU (He et al. 2016b).
+    Without norm, the last convolution of each block starts at zero, and the others at He's scale
+    times num_blocks^(-1 / (2 m - 2)) for m convolutions per block (Zhang et al. 2019, Fixup).
 
-    With `pooled_stem`, the network starts with a 7x7 convolution and a 3x3 maximum, which each
-    halve the resolution (ImageNet), otherwise with a 3x3 convolution at full resolution (patches
-    under 32 pixels). `remat` recomputes all but the input of each block for the gradient.
+    With `pooled_stem`, for ImageNet, the network starts with a 7x7 convolution and a 3x3 maximum,
+    which each halve the resolution. Otherwise, for patches under 32 pixels, it starts with a 3x3
+    convolution at full resolution. With `remat`, only the input of each block is stored for the
+    gradient, and the rest is recomputed.
     """
 
     stages: Sequence[Stage]
@@ -197,7 +198,7 @@ class ResNet(StridedLayers, nn.Module):
     def __post_init__(self):
         super().__post_init__()
         if not self.stages:
-            raise UserError("ResNet has no stage: give at least one")
+            raise UserError("ResNet has no stages: pass at least one stage")
         widths = [width for stage in self.stages for width in stage[1:] if width]
         check_norm(self.norm, IMAGE_NORMS, [self.stem_width, *widths])
 
@@ -210,8 +211,8 @@ class ResNet(StridedLayers, nn.Module):
     def upto(self, number: int, variables: PyTree) -> tuple["ResNet", PyTree]:
         """Return the network of the first `number` stages and its variables.
 
-        The last norm was learned for the last stage. After another stage, it has scale 1 and shift
-        0, and for batch norm mean 0 and variance 1.
+        The final norm was learned for the last stage. After another stage, it is reset to scale 1
+        and shift 0, and for batch norm also to mean 0 and variance 1.
         """
         dropped = [f"stage{n}_" for n in range(number, self.num_layers)]
         kept = {
@@ -249,13 +250,13 @@ class ResNet(StridedLayers, nn.Module):
     def through(
         self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
     ) -> list[Float[Array, "n _"]]:
-        """Return the latents after each of `cuts` stages and the last; no gradient passes cuts.
+        """Return the latents after each stage in `cuts` and the last stage; cuts stop gradients.
 
-        Each has a separate norm before the mean.
+        Each of these stages has its own norm before the mean.
         """
         ends = []
         kernel, stride = self.layers[0]
-        # The stem's input is not rectified, which halves He's variance.
+        # He's variance is halved, because the input of the stem is not rectified.
         y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
             x.astype(self.dtype)
         )
@@ -282,7 +283,7 @@ def _stride(stage: int, block: int) -> int:
 
 
 class Block(nn.Module):
-    """x + f(x), or W x' + f(x) with x' = relu(norm(x)) if the shape changes."""
+    """A residual block, x + f(x), or W x' + f(x) with x' = relu(norm(x)) if the shape changes."""
 
     width: int
     inner: int | None
@@ -293,7 +294,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool) -> Float[Array, "n p q d"]:
-        """Return the block's output."""
+        """Return the output of the block."""
         layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
         if self.inner is not None:
             layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
@@ -310,7 +311,7 @@ class Block(nn.Module):
 
 
 def _convolution(module, width, kernel, stride, scale, name):
-    """Return a convolution initialized at `scale` times He's values, with a bias if no norm."""
+    """Return a convolution with He initialization times `scale`, and a bias if it has no norm."""
     make = nn.initializers.zeros
     if scale:
         make = nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")

@@ -1,10 +1,10 @@
-"""Layers with float32 biases, and tools to cut a model after any of its layers.
+"""Layers with float32 biases, and functions that truncate a model after any of its layers.
 
 The gradient of a bias is a sum over all positions. In bfloat16 such a sum stops growing at a few
 hundred times its terms, and a batch has thousands of positions.
 
-Each encoder and context has `num_layers` and `upto(number, variables)`; a model made of these has
-both for its parts "z" and "c".
+Encoders and contexts have `num_layers` and `upto(number, variables)`. Models have both for their
+encoder, "z", and their context, "c".
 """
 
 import re
@@ -35,7 +35,7 @@ class Dense(nn.Dense):
 
 
 class Conv(nn.Conv):
-    """A convolution (cross-correlation with W, plus b) whose bias stays in float32."""
+    """A convolution, computed as cross-correlation, whose bias stays in float32."""
 
     promote_dtype: Any = promote_all_but_bias
 
@@ -45,7 +45,7 @@ class Conv(nn.Conv):
 
 
 def layer_depths(module: Any) -> dict[str, int]:
-    """Return the depth of each layer within its part, by layer name; z and c are the last layers.
+    """Return the depth of each layer by name, where z and c without a number are the last layers.
 
     >>> from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor
     >>> layer_depths(CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512)))
@@ -58,10 +58,11 @@ def layer_depths(module: Any) -> dict[str, int]:
 
 
 def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
-    """Return the model whose encoder or contexts end at a layer, so z or c is that layer.
+    """Truncate a model's encoder or context, so that its z or c is the output of the given layer.
 
-    The final operation of a part, the mean over a patch's positions or a Transformer's norm, comes
-    after its new last layer. See `ResNet.upto` for the last norm of a ResNet.
+    The final operation of an encoder or context, such as the mean over a patch's positions or the
+    norm of a Transformer, then follows the new last layer. See `ResNet.upto` for the final norm of
+    a ResNet.
     """
     depths = layer_depths(module)
     if layer not in depths:
@@ -79,7 +80,7 @@ def part_of(variables: PyTree, name: str) -> PyTree:
 
 
 def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
-    """Replace the variables of a submodule by `own`.
+    """Replace the variables of a submodule with `own`.
 
     >>> with_part({"params": {"encoder": {"w": 1}, "context": {}}}, "encoder", {"params": {}})
     {'params': {'encoder': {}, 'context': {}}}
@@ -90,9 +91,9 @@ def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
 
 
 def first_layers(variables: PyTree, number: int) -> PyTree:
-    """Return the variables of the first `number` layers.
+    """Return the variables of the first `number` layers, and all that belong to no single layer.
 
-    The names of layer variables end in the index of the layer, from 0. Others belong to all layers.
+    The names of layer variables end in the index of the layer, counted from 0.
 
     >>> first_layers({"params": {"input": 7, "norm0": {"scale": 8}, "norm1": {"scale": 9}}}, 1)
     {'params': {'input': 7, 'norm0': {'scale': 8}}}
@@ -108,7 +109,7 @@ def first_layers(variables: PyTree, number: int) -> PyTree:
 
 
 class LayerStack(nn.Module):
-    """A module of `num_layers` layers that can end after any of them."""
+    """A module with `num_layers` layers that can be truncated after any layer."""
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LayerStack", PyTree]:
@@ -120,9 +121,10 @@ TIME_DIRECTIONS = ("forward", "backward")
 
 
 def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
-    """Reverse the first `number` entries of each row (b, t, ...), which is its own inverse.
+    """Reverse the first `number` entries of each row (b, t, ...).
 
-    The padding after them stays at the end, also in reverse order.
+    The padding that follows stays at the end and is also reversed, so applying the function twice
+    is the identity.
 
     >>> reverse_time(jnp.array([[1, 2, 3, 0, 9], [1, 2, 3, 4, 5]]), jnp.array([3, 5])).tolist()
     [[3, 2, 1, 9, 0], [5, 4, 3, 2, 1]]
@@ -134,24 +136,24 @@ def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
 def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     """Return the numbers of layers after which each module except the last ends.
 
-    The context counts as one more layer. Modules have the same length, or the last ones are one
-    longer. With as many modules as layers and context, each is one module (Loewe et al. 2019,
-    section 4.2).
+    The context counts as one more layer. Modules have the same length, except that the last ones
+    may be one layer longer. With num_layers + 1 modules, each layer and the context is a module of
+    its own (Loewe et al. 2019, section 4.2).
 
     >>> module_ends(5, 1), module_ends(5, 2), module_ends(5, 5), module_ends(5, 6)
     ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
     """
     if not 1 <= num_modules <= num_layers + 1:
-        raise UserError(f"model.modules is {num_modules}: set it to 1 to {num_layers + 1}")
+        raise UserError(f"model.modules is {num_modules}: set a number from 1 to {num_layers + 1}")
     size, rest = divmod(num_layers + 1, num_modules)
     sizes = [size + (number >= num_modules - rest) for number in range(num_modules)]
     return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))
 
 
 def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
-    """Validate the cuts of an encoder: ascending numbers of its layers."""
+    """Check that `cuts` are ascending layer numbers of an encoder."""
     ends = list(cuts)
     if not hasattr(encoder, "through"):
-        raise UserError(f"{type(encoder).__name__} has no layers to cut after: set no cuts")
+        raise UserError(f"{type(encoder).__name__} has no layers to cut after: leave cuts empty")
     if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > encoder.num_layers:
-        raise UserError(f"cuts are invalid (got {ends}): ascend from 1 to {encoder.num_layers}")
+        raise UserError(f"cuts must be ascending within 1 to {encoder.num_layers} (got {ends})")

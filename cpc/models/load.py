@@ -1,4 +1,4 @@
-"""Saving and loading models as a folder with model.safetensors and config.json.
+"""Saving and loading models as folders that contain model.safetensors and config.json.
 
 Weights are flat dictionaries of named arrays. No code in the files is executed.
 """
@@ -22,33 +22,33 @@ from cpc.models.description import build, describe
 from cpc.types import ArrayLike, PyTree, UserError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-#: Folder within a run that its export is written to.
+#: Subfolder of a run that contains its exported model.
 EXPORTED = "exported"
 FORMAT = "cpc 1"
-#: Collections with values of the last training batch, which are not part of the model.
+#: Collections that hold values of the last training batch and are not part of the model.
 BATCH_COLLECTIONS = ("penalties", "measures")
 #: File name extensions of weights.
 SUFFIXES = ".safetensors", ".npz"
-#: Entries of checkpoints that may contain a model's arrays; the first two are CPC_audio's.
+#: Entries of checkpoints that may contain a model's arrays. CPC_audio uses the first two.
 STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
 #: File name extensions of torch checkpoints.
 TORCH_SUFFIXES = ".pt", ".pth"
 
 
 class Pretrained(NamedTuple):
-    """A module, its variables and the form of its input."""
+    """A module with its variables and a description of its input."""
 
     module: nn.Module
     variables: PyTree
     input: dict[str, Any]
-    """"kind" of the data and "shape" of one x, such as a training window; for audio also
-    "sample_rate_hz" and "rms", to which recordings are converted (None: no change)."""
+    """The "kind" of the data and the "shape" of one x, such as a training window. For audio also
+    "sample_rate_hz" and "rms", to which recordings are converted unless they are None."""
     about: dict[str, Any] = {}  # noqa: RUF012 (never written to)
     """Further information as JSON data, such as the step and the config of the run."""
 
 
 def save(folder: str | Path, pretrained: Pretrained) -> Path:
-    """Write model.safetensors and config.json, and return the folder."""
+    """Save a model as model.safetensors and config.json in a folder, and return its path."""
     folder = Path(folder).expanduser()
     path = folder / CONFIG
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
@@ -62,10 +62,10 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 
 
 def load_pretrained(folder: str | Path) -> Pretrained:
-    """Load the model in a folder that `save` wrote, or in a run's `exported` folder.
+    """Load a model from a folder that `save` wrote, or from a run that was exported.
 
     Raises:
-        UserError: if files are damaged, or if a run has a newer checkpoint than its export.
+        UserError: if a file is damaged, or if the run has a newer checkpoint than its export.
     """
     run, folder = None, Path(folder).expanduser()
     if not folder.is_dir():
@@ -87,7 +87,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             f"cpc export --workdir {run}, or pass {folder}"
         )
     if config.get("sha256") != file_sha256(folder / WEIGHTS):
-        raise UserError(f"{folder / WEIGHTS} is damaged (wrong sha256): export it again")
+        raise UserError(f"{folder / WEIGHTS} is damaged (wrong sha256): export the model again")
     flat = read_weights(folder / WEIGHTS)
     try:
         module = build(described)
@@ -100,17 +100,17 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         is_float, wanted = (jnp.issubdtype(x.dtype, jnp.floating) for x in (array, expected[name]))
         if is_float != wanted:
             raise UserError(
-                f"{name} in {folder / WEIGHTS} has dtype {array.dtype}: export it again"
+                f"{name} in {folder / WEIGHTS} has dtype {array.dtype}: export the model again"
             )
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
 
 
 def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the descriptions of the model and its input, and the further information."""
+    """Check the input of an exported config, and return its entries model, input and about."""
     config = config if isinstance(config, dict) else {}
     if config.get("format") != FORMAT:
-        raise UserError(f"{path} has format {config.get('format')!r}: pass a model of {FORMAT!r}")
+        raise UserError(f"format of {path} must be {FORMAT!r} (got {config.get('format')!r})")
     given, about = (
         value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
     )
@@ -120,14 +120,14 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
     fits &= all(type(one) in (int, float) and 0 < one < 1e9 for one in scales)
     if not fits or not isinstance(given.get("kind"), str) or type(step) is not int:
-        raise UserError(f"{path} lacks kind, shape or scale of the model's input: export it again")
+        raise UserError(f"{path} has no valid input kind, shape or scale: export the model again")
     return config.get("model"), given, about
 
 
 def _expected_entries(
     module: nn.Module, shape: Sequence[int], found: Mapping[str, np.ndarray]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the entries of a module, with its predictors only if `found` has some."""
+    """Return the shape of each entry of a module, with predictors only if `found` contains some."""
     has_predictor = any(name.startswith("params/predictor") for name in found)
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     # No weight depends on the length of a window.
@@ -142,8 +142,8 @@ def _without_batch(variables: PyTree) -> PyTree:
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write named arrays to a safetensors file atomically, and create its folder."""
-    # The format stores the bytes of the arrays in C order, so the arrays must be contiguous.
+    """Write named arrays to a safetensors file atomically, and create its folder if necessary."""
+    # The format stores arrays in C order, so they must be contiguous.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     content = safetensors.numpy.save(contiguous)
     with replacing(path) as part:
@@ -151,31 +151,31 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a safetensors or npz file."""
+    """Read the named arrays in a safetensors or npz file."""
     check_path(path)
     if path.suffix == ".safetensors":
         try:
             return safetensors.numpy.load_file(path)
-        except Exception as error:  # the library's own class, and NumPy's errors for odd types
+        except Exception as error:  # an error of safetensors, or of NumPy for unknown dtypes
             raise UserError(f"{path} is damaged ({error}): download or export it again") from error
     arrays = read_arrays(path)  # checks sizes against a limit first
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            raise UserError(f"{name} in {path} has dtype {array.dtype}: save arrays of numbers")
+            raise UserError(f"{name} in {path} has dtype {array.dtype}: save numeric arrays")
     return arrays
 
 
 def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Check that a file exists and has one of the extensions."""
+    """Check that a weights file exists and has one of the extensions `suffixes`."""
     known = ", ".join(suffixes)
     if path.suffix not in suffixes:
-        raise UserError(f"{path} is not a file of weights: pass one that ends in {known}")
+        raise UserError(f"{path} is not a weights file: pass a file that ends in {known}")
     if not path.is_file():
-        raise UserError(f"{path} does not exist: pass a file of weights ({known})")
+        raise UserError(f"{path} does not exist: pass a weights file ({known})")
 
 
 def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source: str) -> None:
-    """Raise a UserError that lists all missing, unknown and misshapen entries."""
+    """Check that weights fit a model, or list all missing, unknown and misshapen entries."""
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     shapes = [
@@ -190,9 +190,9 @@ def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a torch checkpoint as float32, and its "config" or an empty one.
+    """Return the arrays of a torch checkpoint as float32, and its "config", or {} if it has none.
 
-    The arrays are the content itself or one of its entries in `STATE_DICTS`.
+    The arrays are the content of the checkpoint or one of its entries in `STATE_DICTS`.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}
@@ -218,7 +218,7 @@ def _load(path: Path) -> Any:
         # CPC_audio's training may save its options next to the arrays.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch has no common class for damaged and refused files
+    except Exception as error:  # torch has no common error class for unreadable files
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = f"it refers to {code[1]}" if code else type(error).__name__
         raise UserError(

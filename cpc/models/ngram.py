@@ -2,9 +2,9 @@
 
 P_m(w|c) = max(a(c,w) - D(a(c,w)), 0) / a(c) + g(c) P_(m-1)(w|c')     (Chen & Goodman 1999, eq. 27)
 
-c' is c without its first word; a is the count at the highest order and the number of distinct
-preceding words at lower orders; D is one of three discounts per order; P_0 is uniform. Sentences
-begin with symbols that are not predicted, and sentence ends are not modelled.
+Here c' is the context c without its first word, and P_0 is uniform. At the highest order, a is the
+count of an n-gram; at lower orders, it is the number of distinct preceding words. D is one of three
+discounts per order. Begin symbols of sentences are not predicted, and their ends not modelled.
 """
 
 from typing import NamedTuple
@@ -16,18 +16,18 @@ from cpc.types import UserError
 
 
 class Order(NamedTuple):
-    """The n-grams of one order m, keyed by the index of their prefix and their last word."""
+    """The n-grams of one order m, sorted by the index of their prefix and their last word."""
 
     keys: Int[np.ndarray, " g"]
-    """Index of the prefix in the table of order m - 1, times (v + 1), plus the word; sorted."""
+    """Sorted keys: the prefix's index in the table of order m - 1, times (v + 1), plus the word."""
     counts: Int[np.ndarray, " g"]
-    """a(c, w); 0 if the n-gram only occurs as a context."""
+    """The counts a(c, w), which are 0 for n-grams that only occur as contexts."""
     discounts: Float[np.ndarray, "4"]
-    """Discounts of the counts 0, 1, 2, and 3 or more."""
+    """Discounts for the counts 0, 1, 2, and 3 or more."""
     totals: Int[np.ndarray, " c"]
-    """a(c), by index of the prefix."""
+    """The totals a(c) for each prefix."""
     backoff: Float[np.ndarray, " c"]
-    """g(c), by index of the prefix."""
+    """The backoff weights g(c) for each prefix."""
 
 
 class NGram(NamedTuple):
@@ -47,9 +47,9 @@ def kneser_ney(
 
     Args:
         tokens: word ids.
-        sentence_starts: index of the first word of each sentence, and the number of words.
-        num_words: size v of the vocabulary; every id has a positive probability.
-        order: n; a word is predicted from the n - 1 words before it.
+        sentence_starts: index of the first word of each sentence, followed by the number of words.
+        num_words: size v of the vocabulary. Every id has a positive probability.
+        order: the n of the n-grams. A word is predicted from the n - 1 words before it.
 
     >>> model = kneser_ney(np.array([1, 2, 1, 2, 0]), np.array([0, 5]), 3, 2)
     >>> p = [np.exp(ngram_log_p(model, np.array([1, w]), np.array([0, 2]))[1]) for w in range(3)]
@@ -59,7 +59,7 @@ def kneser_ney(
     if order < 1 or not len(tokens) or num_words < 2:
         raise UserError(
             f"order, text or vocabulary is too small (got order {order}, {len(tokens)} tokens and "
-            f"{num_words} words): give at least 1, 1 and 2"
+            f"{num_words} words): use order 1 or more, a token or more, and 2 words or more"
         )
     stream, is_word = pad(tokens, sentence_starts, num_words, order)
     ids = np.zeros(len(stream), np.int64)  # index of the empty n-gram
@@ -77,8 +77,8 @@ def kneser_ney(
             positions = np.flatnonzero(is_word)
             _, first = np.unique(numbers[m + 1][positions], return_index=True)
             counts = np.bincount(numbers[m][positions[first]], minlength=len(tables[m]))
-            begins = np.zeros(len(tables[m]), bool)  # n-grams that start with a sentence's begin
-            # The word m positions earlier; begin symbols precede the text.
+            begins = np.zeros(len(tables[m]), bool)  # n-grams that start with a begin symbol
+            # The word m positions earlier, where begin symbols precede the text.
             earlier = np.concatenate([np.full(m, stream.max()), stream[: len(stream) - m]])
             begins[numbers[m][earlier == num_words]] = True
             counts = np.where(begins, raw, counts)
@@ -88,9 +88,10 @@ def kneser_ney(
 
 
 def make_order(keys, counts, num_contexts: int, num_words: int) -> Order:
-    """Return an order with the discounts D_i = i - (i + 1) Y n_(i+1) / n_i, Y = n1 / (n1 + 2 n2).
+    """Return the table of one order, with discounts that are estimated from its counts.
 
-    If the text is too small to estimate D_i, it is i / 2.
+    D_i = i - (i + 1) Y n_(i+1) / n_i with Y = n_1 / (n_1 + 2 n_2), where n_i is the number of
+    n-grams with count i. If the text is too small to estimate D_i, it is i / 2.
     """
     n = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].astype(float)
     discounts = np.array([0.0, 0.5, 1.0, 1.5])
@@ -107,7 +108,7 @@ def make_order(keys, counts, num_contexts: int, num_words: int) -> Order:
 def ngram_log_p(
     model: NGram, tokens: Int[np.ndarray, " n"], sentence_starts: Int[np.ndarray, " _"]
 ) -> Float[np.ndarray, " n"]:
-    """Return log p, in nats, of each word of a text given the previous words of its sentence."""
+    """Return log p in nats for each word of a text, given the previous words of its sentence."""
     order, num_words = len(model.orders), model.num_words
     stream, is_word = pad(tokens, sentence_starts, num_words, order)
     p = np.full(len(stream), 1 / num_words)
@@ -127,7 +128,7 @@ def ngram_log_p(
 
 
 def pad(tokens, sentence_starts, num_words: int, order: int):
-    """Insert n - 1 begin symbols (id v) before each sentence; also return a mask of the words."""
+    """Insert n - 1 begin symbols (id v) before each sentence, and also return a mask of words."""
     lengths = np.diff(sentence_starts)
     sentence = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     positions = np.arange(len(tokens)) + sentence * (order - 1)
@@ -139,5 +140,5 @@ def pad(tokens, sentence_starts, num_words: int, order: int):
 
 
 def previous(ids):
-    """Return the index of the n-gram that ends one word earlier."""
+    """Return the index of the n-gram that ends one word earlier, for each position."""
     return np.concatenate([ids[:1] * 0, ids[:-1]])

@@ -1,4 +1,4 @@
-"""Predictors: modules that map contexts to the expected latents at each offset."""
+"""Predictors, which are modules that map contexts to the expected latents at each offset."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from cpc.types import PyTree
 
 
 class LinearPredictor(nn.Module):
-    """A linear map per offset k, W_k c (van den Oord et al., eq. 3).
+    """A linear map W_k c for each offset k (van den Oord et al. 2018, eq. 3).
 
     With `use_bias` the map is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
     """

@@ -1,4 +1,4 @@
-"""Vector quantisation of latents with a learned codebook (van den Oord et al. 2017)."""
+"""Vector quantization of latents with a learned codebook (van den Oord et al. 2017)."""
 
 from typing import Any, NamedTuple
 
@@ -12,16 +12,16 @@ from cpc.models.geometry import ConvGeometry, NumSamples, Signals
 from cpc.models.layers import Dense, part_of
 from cpc.types import PyTree
 
-#: Added to counts, so that unused codes do not divide by zero.
+#: Added to counts to avoid a division by zero for unused codes.
 EPSILON = 1e-5
-#: Initial count of each code: small, as the initial codes are random.
+#: Initial count of each code, which is small because the initial codes are random.
 INITIAL_COUNT = 1e-3
 #: A code is dead if its count is below this multiple of the mean count.
 DEAD_RATIO = 0.1
 
 
 class Codebook(NamedTuple):
-    """Running averages, over batches, of the latents assigned to each code."""
+    """Running averages over batches of the latents that are assigned to each code."""
 
     counts: Float[Array, " n"]
     """Number of latents."""
@@ -30,7 +30,7 @@ class Codebook(NamedTuple):
 
     @property
     def vectors(self) -> Float[Array, "n d"]:
-        """Code vectors: sums divided by additively smoothed counts."""
+        """Code vectors, which are the sums divided by additively smoothed counts."""
         total = self.counts.sum()
         smoothed = (self.counts + EPSILON) / (total + len(self.counts) * EPSILON) * total
         return self.sums / smoothed[:, None]
@@ -49,14 +49,14 @@ def nearest_codes(vectors: Float[Array, "n d"], z: Float[Array, "... d"]) -> Int
 def given_to_codes(
     z: Float[Array, "m d"], codes: Int[Array, " m"], mask: Bool[Array, " m"], num_codes: int
 ) -> Codebook:
-    """Return the number and sum of the latents of each code, without masked latents."""
+    """Count and sum the latents that are assigned to each code, ignoring masked latents."""
     rows = jnp.where(mask[:, None], z, 0).astype(jnp.float32)
     counts = jax.ops.segment_sum(mask.astype(jnp.float32), codes, num_codes)
     return Codebook(counts, jax.ops.segment_sum(rows, codes, num_codes))
 
 
 def restart_codes(codebook: Codebook, z: Float[Array, "m d"], mask: Bool[Array, " m"]) -> Codebook:
-    """Replace dead codes by latents taken at even intervals from the batch."""
+    """Replace dead codes with latents at regular intervals in the batch."""
     mean, num_codes = codebook.counts.mean(), len(codebook.counts)
     dead = codebook.counts < DEAD_RATIO * mean
     spread = jnp.arange(num_codes) * mask.sum() // num_codes
@@ -80,10 +80,10 @@ def perplexity(counts: Float[Array, " n"]) -> Float[Array, ""]:
 class QuantizedEncoder(ConvGeometry, nn.Module):
     """An encoder whose latents are projected and replaced by the nearest code vectors.
 
-    The replacement uses the straight-through gradient, and the penalty beta mean (z - sg[e])^2
-    pulls projections towards their codes. Training updates the codes by k-means, averaged over
-    batches with `decay`: for the n latents z of a code, its count becomes decay count +
-    (1 - decay) n, and its sum likewise. Codes are fixed in evaluation.
+    Gradients pass the replacement unchanged (straight-through), and the penalty beta mean
+    (z - sg[e])^2 pulls projections z towards their codes e, where sg stops the gradient. Training
+    updates codes by k-means with averages over batches: the count of a code with n latents becomes
+    decay count + (1 - decay) n, and its sum changes in the same way. Codes are fixed in evaluation.
 
     Variables are "codebook" and, for the last training batch, "penalties" and "measures".
     """
@@ -92,16 +92,16 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     num_codes: int = 512
     width: int = 64
     decay: float = 0.99
-    """Decay of the averages over batches."""
+    """Decay of the running averages over batches."""
     commitment: float = 0.25
     """Weight beta of the penalty."""
     restart: bool = False
-    """Whether latents of the batch replace dead codes."""
+    """Whether to replace dead codes with latents of the batch."""
     dtype: DTypeLike = jnp.float32
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of the encoder, plus one for the codes."""
+        """Number of encoder layers, plus one for the codes."""
         return self.encoder.num_layers + 1
 
     @property
@@ -116,14 +116,14 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple[nn.Module, PyTree]:
-        """Return the encoder cut after its first `number` layers, and its variables."""
+        """Return the encoder truncated after `number` layers, with its variables."""
         if number == self.num_layers:
             return self, variables
         return self.encoder.upto(number, part_of(variables, "encoder"))
 
     @nn.nowrap
     def find_codes(self, variables: PyTree, z: Float[Array, "... d"]) -> Int[Array, "..."]:
-        """Return the codes of quantised latents, given the variables of this encoder."""
+        """Return the code indices of quantized latents, given the variables of this encoder."""
         return nearest_codes(Codebook(**variables["codebook"]).vectors, z)
 
     @nn.compact
@@ -167,6 +167,6 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
         return nearest.astype(z.dtype) + (z - jax.lax.stop_gradient(z))
 
     def _record(self, collection, name, value):
-        """Store a value of the batch if its collection is mutable; exported models omit it."""
+        """Store a value of the batch if the collection is mutable, as in training."""
         if self.is_mutable_collection(collection):
             self.variable(collection, name, jnp.zeros, ()).value = value

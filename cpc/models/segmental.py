@@ -1,8 +1,8 @@
-"""Segmental CPC: segment boundaries from the similarity of frames, and CPC between segments.
+"""Segmental CPC, which finds segments from the similarity of frames and predicts between segments.
 
-Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation";
-with frame contexts, Cuervo et al. (2022), "Contrastive prediction strategies for unsupervised
-segmentation and categorization of phonemes and words".
+The model is from Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised
+word segmentation", and with frame contexts from Cuervo et al. (2022), "Contrastive prediction
+strategies for unsupervised segmentation and categorization of phonemes and words".
 """
 
 import flax.linen as nn
@@ -20,15 +20,15 @@ from cpc.types import ArrayLike, CPCOutputs, PyTree
 def boundaries(
     z: Float[Array, "b t d"], threshold: float, mask: Bool[Array, "b t"] | None = None
 ) -> Bool[Array, "b t"]:
-    """Return a mask of the latents with which a segment begins, except the first.
+    """Return a mask of the latents at which a segment begins, except for the first segment.
 
     With d_t = 1 - cos(z_t, z_(t+1)), scaled to 0..1 over the sequence, a segment ends at t if
 
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (Bhati et al., section 2.2). The gradient is stopped: with the paper's, that of tanh(10 p),
-    training left ever fewer segments.
+    (Bhati et al., section 2.2). The gradient is stopped, because training with the gradient of
+    tanh(10 p), as in the paper, resulted in fewer and fewer segments.
     """
     z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
@@ -59,9 +59,9 @@ def segment_means(
     begins: Bool[Array, "b t"],
     mask: Bool[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
-    """Return the mean latent of each segment, and a mask of the segments.
+    """Return the mean latent of each segment, and a mask of the rows that contain a segment.
 
-    There are s = t // 2 + 1 rows, the maximum number of segments, as peaks are never adjacent.
+    There are s = t // 2 + 1 rows, the maximum number of segments, because peaks are never adjacent.
     """
     is_in = _is_in_segment(begins, mask)
     if mask is not None:
@@ -74,7 +74,7 @@ def segment_means(
 def segment_bounds(
     begins: Bool[Array, "b t"], mask: Bool[Array, "b t"] | None = None
 ) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
-    """Return the start and stop index of each segment; t and 0 for rows without a segment.
+    """Return the start and stop index of each segment, which are t and 0 for rows without one.
 
     >>> segment_bounds(jnp.array([[False, False, True, False]]))
     (Array([[0, 2, 4]], dtype=int32), Array([[2, 4, 0]], dtype=int32))
@@ -89,14 +89,14 @@ def _is_in_segment(begins, mask):
 
 
 class SegmentalCPC(nn.Module):
-    """CPC between frames and between the segments of these frames.
+    """CPC between frames and between segments of frames.
 
-    A hidden layer maps the mean z of each segment to s_m, and `predictor` predicts later segments
-    from the context of s_1 .. s_m. The model returns the outputs of the frames and those of the
-    segments (s, c, predictions), in this order.
+    A network with one hidden layer maps the mean z of segment m to s_m, and `predictor` predicts
+    later segments from the context of s_1 .. s_m. The model returns the outputs for frames,
+    followed by the outputs for segments (s, c, predictions).
 
-    Without `frame_context`, z_t itself predicts z_(t+1), so the outputs of frames are (z, z, z),
-    and the feature c of a frame is the context of its segment, which depends on the whole segment.
+    Without `frame_context`, z_t itself predicts z_(t+1), so the outputs for frames are (z, z, z).
+    The feature c of a frame is then the context of its segment, which depends on the whole segment.
     With `frame_context`, frames have their own contexts c and predictions.
     """
 
@@ -104,12 +104,12 @@ class SegmentalCPC(nn.Module):
     context: nn.Module
     predictor: nn.Module
     width: int
-    """Width of s, as predicted by `predictor`."""
+    """Width of s, which must be the output width of `predictor`."""
     threshold: float = 0.05
     frame_context: nn.Module | None = None
-    """Context network of frames; None if each frame predicts the next one directly."""
+    """Context network for frames, or None if each frame predicts the next frame directly."""
     frame_predictor: nn.Module | None = None
-    """Predictor from the contexts of frames."""
+    """Predictor that receives the contexts of frames."""
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
@@ -120,7 +120,7 @@ class SegmentalCPC(nn.Module):
     def __call__(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[CPCOutputs, CPCOutputs]:
-        """Return latents, contexts and predictions of frames and of segments."""
+        """Return the latents, contexts and predictions for frames and for segments."""
         z = self.encode(x, train, num_samples)
         s, c, _ = self._segments(z, self.existing(num_samples, z.shape[1]))
         return self._frames(z), CPCOutputs(s, c, self.predictor(c))
@@ -128,7 +128,7 @@ class SegmentalCPC(nn.Module):
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents, and the context of each latent or, without one, of its segment."""
+        """Return latents, and for each latent the context of its frame, or else of its segment."""
         z = self.encode(x, train, num_samples)
         if self.frame_context is not None:
             return z, self.frame_context(z)
@@ -143,12 +143,12 @@ class SegmentalCPC(nn.Module):
 
     @property
     def num_layers(self) -> dict[str, int]:
-        """Number of layers of the encoder, "z", and of the context network that c uses, "c"."""
+        """Number of layers of the encoder, "z", and of the network that computes the feature c."""
         return {"z": self.encoder.num_layers, "c": getattr(self, self._part("c")).num_layers}
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["SegmentalCPC", PyTree]:
-        """Return the model with "z" or "c" cut after `number` layers, and its variables."""
+        """Truncate the encoder "z" or context "c" after `number` layers, with its variables."""
         name = self._part(part)
         shorter, own = getattr(self, name).upto(number, part_of(variables, name))
         return self.clone(**{name: shorter}), with_part(variables, name, own)
@@ -157,7 +157,7 @@ class SegmentalCPC(nn.Module):
     def existing(
         self, num_samples: Int[ArrayLike, " b"] | None, length: int
     ) -> Bool[Array, "b t"] | None:
-        """Return a mask of the latents of `num_samples` real samples, or None for all latents."""
+        """Return a mask of the valid latents, or None if `num_samples` is None."""
         if num_samples is None:
             return None
         return jnp.arange(length) < self.encoder.num_existing(num_samples)[:, None]

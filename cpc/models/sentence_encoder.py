@@ -1,4 +1,4 @@
-"""Sentence encoders g_enc, and Quick Thoughts models built from them."""
+"""Sentence encoders g_enc, and Quick Thoughts models that consist of two sentence encoders."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from cpc.types import CPCOutputs, PyTree
 
 
 class SentenceEncoder(nn.Module):
-    """Word embeddings, a 1-D convolution, ReLU and the mean over words (paper, section 3.3).
+    """Word embeddings, a 1-D convolution, ReLU and the mean over words.
 
-    The input (b, t, w) contains the word ids of t sentences, padded to w words with negative ids;
-    the output (b, t, width) contains one latent per sentence. Padding does not contribute, and a
-    sentence without words has the latent zero.
+    This is the encoder of van den Oord et al. (2018, section 3.3). The input (b, t, w) contains the
+    word ids of t sentences, padded to w words with negative ids. The output (b, t, width) contains
+    one latent per sentence. Padding is ignored, and the latent of an empty sentence is zero.
     """
 
     vocabulary: int
@@ -27,12 +27,12 @@ class SentenceEncoder(nn.Module):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers, which counts the convolution."""
+        """Number of layers, which is 1 for the convolution."""
         return 1
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["SentenceEncoder", PyTree]:
-        """Return the encoder and its variables unchanged, as there is only one layer."""
+        """Return the encoder and its variables unchanged, because there is only one layer."""
         return self, variables
 
     @nn.compact
@@ -52,10 +52,10 @@ class SentenceEncoder(nn.Module):
 
 
 class QuickThoughts(nn.Module):
-    """An encoder of sentences and one of their neighbours (Logeswaran and Lee 2018).
+    """Two encoders for sentences and their neighbours (Logeswaran and Lee 2018).
 
-    c = f(x) of a sentence predicts z = g(x) of the next and, backward, of the previous sentence.
-    Scores are the products f g, without W_k or a context network.
+    The context c = f(x) of a sentence predicts the latent z = g(x) of the next and, backward, of
+    the previous sentence. Scores are products of f and g, without W_k or a context network.
     """
 
     encoder: nn.Module
@@ -64,7 +64,7 @@ class QuickThoughts(nn.Module):
     """Encoder f of the predicting sentences, with the width of g."""
 
     def __call__(self, x: Num[Array, "b t w"], train: bool = False) -> CPCOutputs:
-        """Return latents, contexts, and predictions, which are equal to the contexts."""
+        """Return latents, contexts, and predictions that are equal to the contexts."""
         z, c = self.embed(x, train)
         return CPCOutputs(z, c, c[:, :, None])
 
@@ -85,5 +85,5 @@ class QuickThoughts(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["QuickThoughts", PyTree]:
-        """Return the model and its variables unchanged, as its encoders have one layer."""
+        """Return the model and its variables unchanged, because each encoder has one layer."""
         return self, variables

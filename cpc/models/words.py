@@ -1,9 +1,10 @@
 """Word prediction models as pure functions of rows of embedding tables.
 
-Models read a slice of text of (t + 2 r) words, with a margin of r words on either side, and map the
-rows of the input table to a vector h per position; the score of word v is h . output_v + bias_v.
+Models read a slice of t + 2 r words, with a margin of r words on either side, and map the rows of
+the input table to a vector h per position. The score of word v is h . output_v + bias_v. The
+vector h of each model is:
 
-    skip_gram  h is the row of the word itself and predicts its neighbours (Mikolov et al. 2013)
+    skip_gram  the row of the word itself, which predicts its neighbours (Mikolov et al. 2013)
     cbow       the mean of the neighbours' rows (Mikolov et al. 2013)
     vlbl       sum_i a_i * row_(-i) over the previous words (Mnih & Kavukcuoglu 2013, eq. 4)
     lbl        sum_i row_(-i) A_i, with matrices A_i (Mnih & Hinton 2007)
@@ -25,16 +26,16 @@ class WordModel(NamedTuple):
 
     name: str
     reach: int
-    """Number r of context words: on either side, or before if `is_causal`."""
+    """Number r of context words on either side, or before the word if `is_causal`."""
     is_causal: bool
     """Whether only previous words are used, as in language models."""
     predicts_neighbours: bool
     """Whether the labels are the neighbours, as in skip-gram, instead of the word itself."""
     init: Callable[[Array, int], PyTree]
-    """init(rng, num_words) -> {"tables": {"input", "output", "bias"}, "dense": ...}."""
+    """init(rng, num_words) returns {"tables": {"input", "output", "bias"}, "dense": ...}."""
     encode: Callable[[Array, Array, PyTree], Array]
-    """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) -> h (t, h), with a mask `sees` of the
-    words from r before to r after each position."""
+    """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) returns h (t, h), where `sees` is a mask
+    of the words from r before to r after each position."""
 
 
 #: Names of the models.
@@ -42,9 +43,9 @@ MODELS = ("skip_gram", "cbow", "vlbl", "lbl", "nplm")
 
 
 def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
-    """Return one of `MODELS` with `reach` context words and input rows of `width` numbers.
+    """Return one of `MODELS` with `reach` context words and input rows of width `width`.
 
-    `hidden` is the width of NPLM's hidden layer and of its output rows; 0 stands for `width`.
+    `hidden` is the width of NPLM's hidden layer and output rows. If it is 0, `width` is used.
 
     >>> word_model("nplm", 16, 4, 32).is_causal
     True
@@ -52,7 +53,7 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
     if name not in MODELS:
         raise UserError(f"word model {name!r} is unknown: choose one of {', '.join(MODELS)}")
     if min(width, reach) < 1:
-        raise UserError(f"width {width} or reach {reach} is below 1: give 1 or more")
+        raise UserError(f"width and reach must be at least 1 (got width {width} and reach {reach})")
     hidden = (hidden or width) if name == "nplm" else width
     is_causal = name in ("vlbl", "lbl", "nplm")
 
@@ -99,10 +100,10 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
 def look(
     words: Int[Array, " s"], sentence: Int[Array, " s"], reach: int, near: Any = None
 ) -> Bool[Array, "t w"]:
-    """Return a mask of the words from r before to r after each position in the same sentence.
+    """Return a mask of the words in the same sentence from r before to r after each position.
 
-    `words` are (t + 2 r) ids, -1 for padding, `sentence` the numbers of their sentences, and `near`
-    (t,) the number of context words per position, at most r, which is the default.
+    `words` are t + 2 r ids, with -1 for padding, and `sentence` their sentence numbers. `near` (t,)
+    is the number of context words at each position, which is at most r and by default r.
 
     >>> words = jnp.array([-1, 5, 6, 7, -1])
     >>> look(words, jnp.array([-1, 0, 0, 1, -1]), 1)
@@ -137,7 +138,7 @@ def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
 
 
 def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
-    """Convert `sees` to a mask over the words of the slice of each block.
+    """Convert `sees` to a mask over each block's slice of words.
 
     >>> band_mask(jnp.ones((2, 3), bool), 2)[0].astype(int)
     Array([[1, 1, 1, 0],
@@ -145,13 +146,15 @@ def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
     """
     t, w = sees.shape
     rows = jnp.pad(sees.reshape(t // block, block, w), ((0, 0), (0, 0), (0, block)))
-    # Rows are padded to one more than the slice, so that flattening shifts row i by i.
+    # Rows are one longer than the slice, so that flattening shifts row i by i.
     flat = rows.reshape(t // block, -1)[:, : block * (w + block - 1)]
     return flat.reshape(t // block, block, w + block - 1)
 
 
 def block_size(t: int, reach: int) -> int:
-    """Return the number of positions per slice: the smallest divisor of t from 2 r, or t.
+    """Return the number of positions per slice, the smallest divisor of t that is at least 2 r.
+
+    If there is no such divisor, the result is t.
 
     >>> block_size(1024, 5), block_size(6, 5)
     (16, 6)
@@ -161,7 +164,7 @@ def block_size(t: int, reach: int) -> int:
 
 
 def banded_sum(rows: Float[Array, "s d"], sees: Bool[Array, "t w"]) -> Float[Array, "t d"]:
-    """Sum the rows selected by `sees` at each position."""
+    """Sum the rows that `sees` selects at each position."""
     t, reach = len(sees), sees.shape[1] // 2
     block = block_size(t, reach)
     weights = band_mask(sees, block).astype(rows.dtype)

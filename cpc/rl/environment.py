@@ -1,4 +1,4 @@
-"""Environments as pure functions, batches of them, and rollouts of a policy."""
+"""Environments as pure functions, batches of environments, and rollouts of a policy."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from cpc.types import PyTree, UserError
 
 
 class Outcome(NamedTuple):
-    """The outcome of one step of an environment."""
+    """The result of one step in an environment."""
 
     observation: Array
     reward: Float[Array, ""]
@@ -22,25 +22,24 @@ class Outcome(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """A decision process, possibly partially observed."""
+    """A Markov decision process, which can be partially observed."""
 
     reset: Callable[[Array], tuple[PyTree, Array]]
-    """reset(key) -> state and first observation of an episode."""
+    """reset(key) returns the state and the first observation of an episode."""
     step: Callable[[Array, PyTree, Int[Array, ""]], tuple[PyTree, Outcome]]
-    """step(key, state, action) -> the next state and the outcome."""
+    """step(key, state, action) returns the next state and the outcome."""
     num_actions: int
     observation_shape: tuple[int, ...]
     facts: Callable[[PyTree], dict[str, Array]] = lambda state: {}
-    """facts(state) -> hidden facts by name, for probes of a memory: integers from 0, or -1 if the
-    observation shows the fact or the fact does not apply. Agents do not see them."""
+    """facts(state) returns hidden facts by name, for probes of the agent's memory. A fact is an
+    integer from 0, or -1 if it is visible or does not apply. Agents do not observe facts."""
 
 
 def auto_reset(environment: Environment) -> Environment:
     """Return an environment that resets automatically at the end of each episode.
 
-    The outcome of the last step in an episode contains the first observation of the next episode.
-    Predictions, returns and memory must not cross `is_last`. Both a step and a reset are computed
-    at every step.
+    The outcome of the last step in an episode contains the first observation of the next episode,
+    so predictions, returns and memory must not cross `is_last`. Every step also computes a reset.
     """
 
     def step(key, state, action):
@@ -58,17 +57,17 @@ def auto_reset(environment: Environment) -> Environment:
 
 
 def side_by_side(environment: Environment, num: int, num_resets: int | None = None) -> Environment:
-    """Return `num` environments as one, with a leading axis b on states, actions and outcomes.
+    """Batch `num` environments into one, whose states, actions and outcomes have a leading axis b.
 
     Environments reset automatically as in `auto_reset`, which computes a reset per environment and
-    step although few episodes end. With `num_resets`, only that many are computed per step, which
-    environments whose episodes end use in turn (Craftax's optimistic resets). If more end, some
-    start from the same hidden state.
+    step although few episodes end. With `num_resets`, only this number of resets is computed per
+    step, and environments whose episodes end use them in turn (optimistic resets in Craftax). If
+    more episodes end, some environments start from the same hidden state.
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
         raise UserError(
-            f"num_resets is {few} for {num} environments: use at least one, and no more resets"
+            f"num_resets is {few} for {num} environments: set it between 1 and that number"
         )
     reset = jax.vmap(environment.reset)
 
@@ -96,12 +95,12 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
 
 
 def _select(mask, new, old):
-    """Return entries (b, ...) of new where the mask (b,) is set, otherwise of old."""
+    """Select entries (b, ...) from new if the mask (b,) is set, and otherwise from old."""
     return jnp.where(mask.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
 
 class Worlds(NamedTuple):
-    """The states of b environments and of their agent between two rollouts."""
+    """The states of b environments and of their agent, which continue from rollout to rollout."""
 
     states: PyTree
     observation: Float[Array, "b ..."]
@@ -111,40 +110,40 @@ class Worlds(NamedTuple):
     memory: PyTree
     """The agent's memory of the current episode."""
     episode_return: Float[Array, " b"]
-    """Return of the current episode up to this step."""
+    """Sum of the rewards in the current episode so far."""
     episode_length: Int[Array, " b"]
 
 
 class Rollout(NamedTuple):
-    """Steps (t, b) of b environments."""
+    """The data of t steps in b environments."""
 
     observation: Float[Array, "t b *o"]
     previous: Int[Array, "t b"]
     is_first: Bool[Array, "t b"]
     age: Int[Array, "t b"]
-    """Steps since the episode began."""
+    """Number of steps since the episode began."""
     action: Int[Array, "t b"]
     reward: Float[Array, "t b"]
     is_last: Bool[Array, "t b"]
     log_prob: Float[Array, "t b"]
     value: Float[Array, "t b"]
     episode_return: Float[Array, "t b"]
-    """Return of the episode that ends with this step; 0 at other steps."""
+    """Return of the episode that ends with this step, or 0 at other steps."""
     episode_length: Int[Array, "t b"]
     facts: dict[str, Int[Array, "t b"]]
     """Hidden facts of the environments, for probes of the memory."""
 
 
-#: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) -> logits (1, b, actions),
-#: values (1, b), memory.
+#: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) returns logits
+#: (1, b, actions), values (1, b) and the next memory.
 Act = Callable[[Array, Array, Array, PyTree], tuple[Array, Array, PyTree]]
 
 
 def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagger: int) -> Worlds:
     """Start `num` environments at different steps of their first episodes.
 
-    Environment i takes i * stagger // num random steps. Without this, episodes of equal length
-    would always start and end together, and all observations of a step would have the same age.
+    Environment i takes i * stagger // num random steps. Otherwise, episodes of equal length would
+    always start and end together, and all observations of a step would have the same age.
     """
     of_reset, of_steps = jax.random.split(rng)
     states, observation = environment.reset(of_reset)
@@ -164,7 +163,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
     (states, observation, _), _ = lax.scan(step, start, steps)
     zeros = jnp.zeros(num, jnp.float32)
-    is_first = jnp.ones(num, bool)  # for the agent, all episodes start here
+    is_first = jnp.ones(num, bool)  # from the agent's view, all episodes start here
     none = jnp.zeros(num, jnp.int32)
     return Worlds(states, observation, none, is_first, memory, zeros, none)
 
@@ -172,7 +171,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
 def roll_out(
     environment: Environment, act: Act, worlds: Worlds, rng: Array, num_steps: int
 ) -> tuple[Worlds, Rollout]:
-    """Run a policy for `num_steps` steps in the environments of `side_by_side`.
+    """Run a policy for `num_steps` steps in a batch of environments from `side_by_side`.
 
     Actions are sampled from the softmax of the policy's logits.
     """

@@ -1,4 +1,4 @@
-"""The game of Catch with a ball that is hidden during its fall, which requires memory."""
+"""The game of Catch with a ball that is hidden while it falls, so that the agent needs memory."""
 
 import itertools
 import math
@@ -12,19 +12,19 @@ from jaxtyping import Array, Int
 from cpc.rl.environment import Environment, Outcome
 from cpc.types import UserError
 
-#: Number of rows of the picture, and of steps of an episode.
+#: Number of rows in the picture, and of steps in an episode.
 ROWS = 10
-#: Number of columns of the picture, and of positions of the paddle.
+#: Number of columns in the picture, and of paddle positions.
 COLUMNS = 9
-#: Number of top rows in which every variant draws the ball.
+#: Number of top rows in which the ball is visible in every variant.
 SEEN = 2
-#: Rows in which each variant draws the ball.
+#: Rows in which the ball is visible in each variant.
 VARIANTS = {
     "seen_again": (*range(SEEN), ROWS - 1),
     "never_seen": tuple(range(SEEN)),
     "always_visible": tuple(range(ROWS)),
 }
-#: Actions: move the paddle one column to the left, keep it, or move it to the right.
+#: Actions that move the paddle one column to the left, keep it, or move it to the right.
 LEFT, STAY, RIGHT = range(3)
 
 
@@ -34,24 +34,25 @@ class Fall(NamedTuple):
     row: Int[Array, ""]
     column: Int[Array, ""]
     velocity: Int[Array, ""]
-    """Columns per step: -1, 0 or 1; walls reverse it."""
+    """Columns per step, -1, 0 or 1. The walls reverse the velocity."""
     paddle: Int[Array, ""]
 
 
 def make_hidden_ball(variant: str = "seen_again") -> Environment:
-    """Return Catch with a ball that is drawn in its first two rows, and later depending on variant.
+    """Return the game of Catch with a ball that is only visible in some rows, set by `variant`.
 
     A ball falls from one of 9 columns with a random velocity, one row per step, and bounces off the
-    walls. The step into the last row has reward 1 if the paddle is below the ball and -1 otherwise;
-    the following step ends the episode, so that the last row is observed. The paddle moves at most
-    one column per step. The expected return of chance is -7/9.
+    walls. The step into the last row has reward 1 if the paddle is below the ball and -1 otherwise.
+    The following step ends the episode, so that the last row is observed. The paddle moves at most
+    one column per step. A random policy has an expected return of -7/9. The ball is visible in the
+    first two rows, and later depending on the variant:
 
-        seen_again      the last row is drawn, so memory of the ball predicts a later picture
-        never_seen      the last row is not drawn, so the hidden ball predicts no picture
-        always_visible  all rows are drawn, so memory is not needed
+        seen_again      The ball is visible in the last row, so memory predicts a later picture.
+        never_seen      The ball stays hidden in the last row, so memory predicts no picture.
+        always_visible  The ball is visible in all rows, so no memory is needed.
 
-    Observations have shape (10 x 9 + 9,): the flattened picture of the ball, followed by the
-    one-hot position of the paddle. Actions are `LEFT`, `STAY` and `RIGHT`.
+    Observations have shape (10 x 9 + 9,) and contain the flattened picture of the ball, followed by
+    the one-hot position of the paddle. Actions are `LEFT`, `STAY` and `RIGHT`.
 
     >>> environment = make_hidden_ball()
     >>> _, picture = environment.reset(jax.random.key(0))
@@ -100,7 +101,7 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
 
 
 def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:
-    """Return the column and velocity of the ball one row lower.
+    """Return the column and velocity of the ball after it has fallen by one row.
 
     >>> [tuple(map(int, fall(jnp.int32(8), jnp.int32(v)))) for v in (-1, 0, 1)]
     [(7, -1), (8, 0), (7, -1)]
@@ -111,13 +112,14 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 
 
 def ball_information(variant: str, offset: int) -> float:
-    """Return the information of the past about the ball's picture `offset` steps ahead, in nats.
+    """Return the information, in nats, that the past has about the picture `offset` steps later.
 
-    I = H(T) - H(T | row, column, velocity), where T is the drawn position of the ball, if any, over
-    all rows from which `offset` steps stay within the episode. The velocity is unknown in the first
-    row. Estimates from whole observations, with the paddle, may exceed this value.
+    I = H(T) - H(T | row, column, velocity) is a mutual information, where T is the visible position
+    of the ball, or none if it is hidden. It is over all rows from which `offset` steps stay within
+    the episode. The velocity is unknown in the first row. As the paddle is not included, estimates
+    from whole observations may exceed I.
 
-    The last picture is predictable from the second row on, and in part from the first:
+    The last picture is predictable from the second row on, and partly from the first row:
 
     >>> [round(ball_information("seen_again", offset), 2) for offset in (1, 7, 8, 9)]
     [1.06, 1.36, 1.78, 1.18]
@@ -125,7 +127,7 @@ def ball_information(variant: str, offset: int) -> float:
     0.0
     """
     if not 0 < offset < ROWS:
-        raise UserError(f"offset is {offset}: it must be from 1 to {ROWS - 1}")
+        raise UserError(f"offset must be between 1 and {ROWS - 1} (got {offset})")
     pairs = []
     for start, column, velocity in itertools.product(
         range(ROWS - offset), range(COLUMNS), (-1, 0, 1)

@@ -1,6 +1,6 @@
 """Policy losses, value losses and advantages, as float32 values per step for the caller to average.
 
-Steps masked by `where` have loss 0 and zero gradient, and may hold NaN.
+Steps outside of the mask `where` have loss 0 and gradient 0, and may contain NaN.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from cpc.types import UserError
 def log_prob(
     logits: Float[Array, "*shape actions"], taken: Int[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Return the log probability of the taken actions under the softmax of the logits.
+    """Return the log probabilities of the actions `taken` under the softmax of the logits.
 
     >>> log_prob(jnp.zeros((1, 4)), jnp.array([2])) + jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -30,10 +30,10 @@ def policy_gradient_loss(
     advantages: Float[Array, "*shape"],
     where: Bool[Array, "*shape"] | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return the actor-critic loss -log pi(a) A, with constant advantages A.
+    """Return the actor-critic loss -log pi(a) A of actions a with constant advantages A.
 
-    Its gradient with respect to the logits is -(onehot(a) - pi) A (Mnih et al. 2016, section 4; A2C
-    is A3C without its threads).
+    Its gradient for the logits is -(onehot(a) - pi) A. This is the loss of A3C (Mnih et al. 2016,
+    section 4) and of A2C, which is A3C without threads.
     """
     log_probs, advantages = _mask(where, log_probs, advantages)
     return -log_probs * lax.stop_gradient(advantages)
@@ -48,11 +48,12 @@ def ppo_loss(
 ) -> Float[Array, "*shape"]:
     """Return the clipped surrogate loss of proximal policy optimization.
 
-    L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a)
+    L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a),  e = `clip`
 
-    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of `policy_gradient_loss`;
-    it is 0 if A > 0 and r exceeds 1 + e, or A < 0 and r is below 1 - e. Advantages are usually
-    standardized. If the probability of a good action has doubled, its ratio is clipped to 1.2:
+    This is the negated eq. 7 of Schulman et al. (2017). At r = 1 it has the gradient of
+    `policy_gradient_loss`. The gradient is 0 if A > 0 and r > 1 + e, or if A < 0 and r < 1 - e.
+    Advantages A are usually standardized. If the probability of a good action doubles, the ratio is
+    clipped to 1.2:
 
     >>> ppo_loss(jnp.log(jnp.array([0.8])), jnp.log(jnp.array([0.4])), jnp.ones(1), 0.2)
     Array([-1.2], dtype=float32)
@@ -76,8 +77,9 @@ def value_loss(
 
     L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
 
-    The second form, with `clip`, is from OpenAI Baselines (Engstrom et al. 2020, section 3): it is
-    constant if V has moved by more than e towards its target R. Targets are constant to gradients.
+    V are the values and R the targets, which are constant. The second form, with e = `clip`, is
+    from OpenAI Baselines (Engstrom et al. 2020, section 3). It is constant if V has moved by more
+    than e towards R.
 
     >>> one, zero = jnp.ones(1), jnp.zeros(1)
     >>> value_loss(one, one), value_loss(one, one, old_values=zero, clip=0.5)
@@ -97,7 +99,7 @@ def value_loss(
 
 
 def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
-    """Return the entropy of softmax(logits) in nats; a logit of -inf excludes an action.
+    """Return the entropy of softmax(logits) in nats, where a logit of -inf excludes an action.
 
     >>> entropy(jnp.array([0.0, 0.0, -jnp.inf])) - jnp.log(2.0)
     Array(0., dtype=float32)
@@ -108,7 +110,7 @@ def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
 
 
 def _mask(where: Any, *arrays: Any) -> Any:
-    """Return float32 arrays with masked entries set to 0."""
+    """Convert arrays to float32, with entries outside of the mask set to 0."""
     if where is None:
         return [x.astype(jnp.float32) for x in arrays]
     return [jnp.where(where, x, 0).astype(jnp.float32) for x in arrays]
@@ -116,7 +118,7 @@ def _mask(where: Any, *arrays: Any) -> Any:
 
 def _check_clip(clip):
     if not clip > 0:
-        raise UserError(f"clip is {clip}: it must be above 0")
+        raise UserError(f"clip must be above 0 (got {clip})")
 
 
 def gae(
@@ -127,22 +129,22 @@ def gae(
     discount: float | int,
     lambda_: float | int,
 ) -> tuple[Float[Array, "t b"], Float[Array, "t b"]]:
-    """Return generalised advantage estimates of b unrolls, and the targets of their values.
+    """Return generalised advantage estimates for b rollouts, and the targets of the value function.
 
     A_t = sum_l (discount lambda)^l delta_(t + l),  delta_t = r_t + discount V_(t + 1) - V_t
 
-    (Schulman et al. 2016, eq. 16), summed to the end of the episode or unroll; the target is
-    A_t + V_t. With lambda 1, A_t is the discounted return minus the value; with lambda 0, it is the
-    one-step TD error. Both results are constant to gradients.
+    The sum extends to the end of the episode or rollout (Schulman et al. 2016, eq. 16), and the
+    target is A_t + V_t. With lambda = 1, A_t is the discounted return minus the value. With
+    lambda = 0, it is the one-step TD error. Both results have no gradient.
 
     Args:
-      rewards: reward of each step.
-      values: V of the observation before each step.
+      rewards: reward r of each step.
+      values: value V of the observation before each step.
       is_last: whether the episode ended with the step, as in `Outcome`. The next observation then
-        belongs to another episode and its V counts as 0, also if a time limit ended the episode.
-      last_value: V of the observation after the last step.
+        belongs to another episode, and its V counts as 0, even if a time limit ended the episode.
+      last_value: value V of the observation after the last step.
       discount: discount factor per step.
-      lambda_: decay of the weights of longer returns, from 0 to 1.
+      lambda_: decay factor for the weight of longer returns, between 0 and 1.
 
     >>> one, zero = jnp.ones((2, 1)), jnp.zeros((2, 1))
     >>> advantages, _ = gae(one, zero, jnp.array([[False], [True]]), jnp.zeros(1), 0.5, 1.0)
@@ -166,7 +168,7 @@ def gae(
 
 
 def standardize(advantages: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Scale advantages to mean 0 and standard deviation 1, as PPO does per minibatch.
+    """Scale advantages to mean 0 and standard deviation 1, as in each minibatch of PPO.
 
     >>> standardize(jnp.array([1.0, 3.0]))
     Array([-1.,  1.], dtype=float32)

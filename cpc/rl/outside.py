@@ -1,4 +1,4 @@
-"""Construct environments by name, from this package or from optional libraries."""
+"""Construction of environments by name, from this package or from optional libraries."""
 
 import contextlib
 import difflib
@@ -14,7 +14,7 @@ from cpc.rl.hidden_ball import VARIANTS, make_hidden_ball
 from cpc.rl.t_maze import make_t_maze
 from cpc.types import UserError
 
-#: Environments of this package by name.
+#: Constructors of this package's environments by name.
 OWN: Mapping[str, Callable[[], Environment]] = {
     **{f"hidden_ball:{variant}": partial(make_hidden_ball, variant) for variant in VARIANTS},
     "t_maze": make_t_maze,
@@ -29,10 +29,10 @@ CRAFTAX = (
 
 
 def make_environment(name: str) -> Environment:
-    """Return the environment with a name from `OWN`, or gymnax:ID, navix:ID or craftax:ID.
+    """Return an environment by its name in `OWN`, or as gymnax:ID, navix:ID or craftax:ID.
 
-    Episodes end as in their libraries, including time limits, and do not reset automatically (see
-    `auto_reset`). Observations and rewards are converted to float32.
+    Episodes end as in these libraries, including time limits. They do not restart automatically;
+    see `auto_reset`. Observations and rewards are converted to float32.
 
     >>> make_environment("t_maze").observation_shape
     (3, 7, 3)
@@ -55,7 +55,9 @@ def _gymnax(identifier):
     environment, params = gymnax.make(identifier)
     actions = environment.action_space(params)
     if not hasattr(actions, "n"):
-        raise UserError(f"gymnax:{identifier} has continuous actions: use one with discrete ones")
+        raise UserError(
+            f"gymnax:{identifier} has continuous actions: use an environment with discrete actions"
+        )
 
     def step(key, state, action):
         observation, state, reward, is_terminated, _ = environment.step_env(

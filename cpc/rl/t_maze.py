@@ -1,4 +1,4 @@
-"""A T-maze in pixels, where a cue at the start shows the direction of the turn at the end."""
+"""A T-maze in pixels, where a cue at the start indicates which way to turn at the end."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from cpc.rl.environment import Environment, Outcome
 from cpc.types import UserError
 
-#: Actions.
+#: Actions, of which UP and DOWN turn at the junction.
 BACK, FORWARD, UP, DOWN = range(4)
 #: Channels of the picture.
 AGENT, CUE, FLOOR = range(3)
@@ -19,11 +19,11 @@ class Maze(NamedTuple):
     """The state of the maze."""
 
     x: Int[Array, ""]
-    """Number of cells from the start; the last cell is the junction."""
+    """Number of cells from the start. The junction is the last cell."""
     arm: Int[Array, ""]
-    """-1 after a turn up, 0 in the corridor, 1 after a turn down."""
+    """0 in the corridor, -1 after a turn up, and 1 after a turn down."""
     cue: Int[Array, ""]
-    """The arm with the reward, -1 or 1."""
+    """The arm with the reward, either -1 or 1."""
     time: Int[Array, ""]
     """Number of steps since the start."""
 
@@ -35,14 +35,15 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         +  # # # # #
         |          #
 
-    The cue is lit above or below the start, in the first picture of an episode only. A turn into
-    the arm on its side has reward 1, into the other 0: the expected return is 1 with memory and at
-    most 0.5 without. In an arm, any action ends the episode, as do `max_steps` steps. With
-    `seen_again`, the cue's arm is lit after the turn, a picture that only memory predicts.
+    The cue is lit above or below the start, but only in the first picture of an episode. A turn
+    into the arm on the side of the cue has reward 1, and a turn into the other arm 0. The expected
+    return is 1 with memory and at most 0.5 without it. An episode ends with any action in an arm,
+    or after `max_steps` steps. With `seen_again`, the arm on the side of the cue is lit after the
+    turn, so that only memory can predict this picture.
 
-    Actions are `BACK`, `FORWARD`, `UP` and `DOWN`; moving into a wall does nothing. Observations
-    have shape (3, length + 1, 3): rows y, columns x, and the channels `AGENT`, `CUE` and `FLOOR`,
-    with values 0 and 1.
+    Actions are `BACK`, `FORWARD`, `UP` and `DOWN`, and moving into a wall has no effect.
+    Observations have shape (3, length + 1, 3), for rows y, columns x, and the channels `AGENT`,
+    `CUE` and `FLOOR`, with values 0 and 1.
 
     >>> environment = make_t_maze(length=2)
     >>> state, picture = environment.reset(jax.random.key(0))
@@ -53,8 +54,8 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
     """
     if length < 1 or max_steps < length + 2:
         raise UserError(
-            f"a T-maze of length {length} with max_steps {max_steps} cannot be solved: use length "
-            "1 or more and max_steps at least length + 2"
+            f"a T-maze of length {length} with max_steps {max_steps} cannot be solved: set length "
+            "to 1 or more, and max_steps to length + 2 or more"
         )
 
     def reset(key):

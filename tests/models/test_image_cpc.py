@@ -185,7 +185,7 @@ def test_dtype_and_state_reach_all_parts():
     (lambda: build(("down", "sideways")), "sideways"), (lambda: build(()), "directions"),
     (lambda: run(build(), patches(channels=3)), "3 channels.* 1"),
     (lambda: run(build(), patches()[..., :4, :]), "6 by 4 pixels"),
-    (lambda: run(build(), patches(i=1)), "one patch going down"),
+    (lambda: run(build(), patches(i=1)), "down has only one patch"),
     (lambda: run(build().clone(target_width=5), patches()), "8 wide.* 5"),
 ])  # fmt: skip
 def test_mistakes_are_reported(make, words):

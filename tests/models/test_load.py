@@ -174,8 +174,8 @@ WRONG = [
     (with_field("encoder", kernels=[1] * 10**3, strides=[1] * 10**3), ""),
     (with_field("encoder", width=10**12), ""),
     ({"model": {"type": "ImageCPC", "encoder": GOOD["encoder"], "make_context": 3}}, ""),
-    ({"about": {"step": "a"}}, "lacks"),
-    *(({"input": x}, "lacks") for x in (None, {**AUDIO, "kind": None}, {**AUDIO, "rms": "a"})),
+    ({"about": {"step": "a"}}, "input kind"),
+    *(({"input": x}, "input kind") for x in (None, {**AUDIO, "kind": None}, {**AUDIO, "rms": "a"})),
     *(({"input": {**AUDIO, "shape": x}}, "") for x in (None, [0], [10**12], [640] * 5)),
     ({"sha256": ""}, "sha256"), (b"[]", ""), (b"[" * 5000 + b"]" * 5000, ""), (b"\xff", ""),
 ]  # fmt: skip
