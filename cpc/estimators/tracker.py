@@ -202,7 +202,7 @@ class Tracker:
     The states are calibrated on correlated Gaussians with a perfect critic and N of at least 64:
 
         diverged   the loss is more than twice log N
-        chance     the interval includes 0, or the value is below 1 % of log N
+        chance     the lower end is at most 0, or the value is below 1 % of log N
         fine       R / log N is at most 0.6, and the value is at most about 10 % too low
         warn       R / log N is at most 0.9, and the value is up to 38 % too low
         saturated  R / log N is above 0.9
@@ -265,24 +265,24 @@ class Tracker:
             loss, ceiling = np.nanmax(track.loss), np.nanmean(track.log_n)
             where = ", ".join(label for label, state in named if state == "diverged")
             return (
-                f"the training diverges: at offset {where} the loss is up to {loss:.3g} nats, that "
-                f"of guessing log N = {ceiling:.2f}; if it stays there, lower optim.learning_rate"
+                f"the training diverges: at offset {where} the loss is up to {loss:.3g} nats, but "
+                f"guessing gives log N = {ceiling:.2f}; if this persists, lower optim.learning_rate"
             )
         if set(track.state) == {"chance"}:
             if np.isnan(track.n).all():
-                return f"the {self.word} has no anchor: the rule leaves none a negative"
+                return f"the {self.word} has no anchor: the rule allows no negatives"
             if np.isnan(track.value).all():
-                return f"the {self.word} is not a number: the loss is NaN at each offset"
+                return f"the {self.word} is not a number: the loss is NaN at every offset"
             value, ceiling = np.nanmean(track.value), np.nanmean(track.log_n)
             return (
-                f"the {self.word} sits at chance: log N - L is {value:.3f} nats of {ceiling:.2f}, "
-                "nothing is predicted yet"
+                f"the {self.word} is at chance: log N - L is {value:.3f} of at most {ceiling:.2f} "
+                "nats, so the model does not predict anything yet"
             )
         full = [label for label, state in named if state == "saturated"]
         if full:
             return (
                 f"the {self.word} is at its ceiling log N at offset {', '.join(full)}: the "
-                "information may be far larger; use more negatives to see it"
+                "information may be far larger; use more negatives to measure it"
             )
         return None
 
