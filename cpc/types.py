@@ -6,8 +6,7 @@ Axis letters have the same meaning in all einsum strings, annotations and commen
     i j patch row and column          y x pixels           d latent width    h context width
     m anchors        n candidates
 
-Symbols follow the paper. x is the input, z the latents, c the contexts, and W_k the predictor of
-offset k.
+Symbols follow the paper: input x, latents z, contexts c, and the predictor W_k of offset k.
 """
 
 import dataclasses
@@ -208,7 +207,7 @@ def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
 
 
 def check_array(name: str, value: Any, kind: Any = np.number) -> None:
-    """Raise UserError unless an argument is an array of real numbers, or of the given kind."""
+    """Raise UserError unless an argument is an array of real numbers of the given kind."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         fix = "pass a JAX or NumPy array"
@@ -239,7 +238,7 @@ def check_number(name: str, value: Any, **bounds: Any) -> None:
     known = None if isinstance(value, Tracer) else np.asarray(value)
     if known is not None and not all(_BOUNDS[k][1](known, limit) for k, limit in bounds.items()):
         limits = " and ".join(f"{_BOUNDS[k][0]} {limit}" for k, limit in bounds.items())
-        raise UserError(f"{name} is out of range (got {value}): make it {limits}")
+        raise UserError(f"{name} is out of range (got {value}): pass a number {limits}")
 
 
 def check_shape(name: str, value: Any, *axes: int | str) -> None:

@@ -95,8 +95,7 @@ def certify(
     Args:
       estimator: function of scores (n, n) that returns an `Estimate` or a number. It must be
         written in jax.numpy and accept any n of at least 2.
-      shift: constant that the best critic of the estimator adds to the log ratio, such as 1 for
-        `nwj`.
+      shift: constant that the best critic adds to the log ratio, such as 1 for `nwj`.
 
     >>> from cpc.estimators import info_nce
     >>> certificate = certify(info_nce)
@@ -233,10 +232,7 @@ def _gaussian_batches(evaluate, label, shift):
 
 
 def _offsets(evaluate):
-    """Yield the changes of the value if a constant, a term h(x) or a term h(y) is added.
-
-    The value of an estimator whose rows are x may be invariant to h(x), but not to h(y) alone.
-    """
+    """Yield the changes of the value if a constant, h(x) or h(y) is added to the scores."""
     rng = np.random.default_rng(0)
     scores, offset = rng.normal(size=(8, 8)), 2 * rng.normal(size=8)
     stack = np.stack([scores, scores + 2, scores + offset[:, None], scores + offset])

@@ -122,8 +122,7 @@ def interpolated(
     The estimate is a lower bound for every a(x) that does not depend on y. A smaller alpha gives
     less bias and more variance. alpha = 1 is InfoNCE among n - 1 candidates with the ceiling
     log(n - 1), and alpha = 0 is TUBA, which has no ceiling. Between the two, the ceiling is
-    1 + log((n - 1) / alpha). `log_baseline` is log a, as one number or one per row; it may be
-    learned.
+    1 + log((n - 1) / alpha). `log_baseline` is log a, one number or one per row. It may be learned.
 
     A critic that separates all pairs reaches the ceiling, 1 + log 14:
 
@@ -248,8 +247,7 @@ def tuba(
 
     1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
 
-    The estimate is a lower bound for every a(x) that does not depend on y. `log_baseline` is log a,
-    as one number or one per row.
+    This is a lower bound for every a(x) that does not depend on y. `log_baseline` is log a(x).
 
     >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
     Array(2., dtype=float32)
@@ -340,8 +338,7 @@ def club(log_conditional: Float[Array, "n n"]) -> Estimate:
 
     mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i)
 
-    This is an upper bound only if q = p(y|x), so `is_bound` is False. Adding any h(y) to log q does
-    not change the estimate.
+    This is an upper bound only if q = p(y|x), so `is_bound` is False. Adding h(y) has no effect.
 
     >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
     Array(2.5, dtype=float32)
@@ -363,12 +360,10 @@ def ksg(
     neighbour of the pair, and n_y the same for y. Distances are the largest coordinate difference.
 
     The estimate may be above or below I, has the ceiling psi(n) - psi(k), and is accurate only in
-    few dimensions. Scale x and y to comparable ranges first. The computation runs on the host in
-    O(n log n) time.
+    few dimensions. Scale x and y to comparable ranges first. Runs on the host in O(n log n) time.
 
     Raises:
-      UserError: k is not between 1 and n - 1, or the data contain more than k copies of one pair,
-        as discrete data do.
+      UserError: k is not between 1 and n - 1, or there are more than k copies of one pair.
 
     >>> x = np.arange(50.0)[:, None]
     >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)  # psi(n) - psi(3)
@@ -401,8 +396,7 @@ def cca(
     -1/2 sum_i log(1 - rho_i^2), with rho_i the canonical correlations.
 
     Returns an infinite estimate if a linear combination of y is an exact linear function of x. Only
-    linear dependence is measured. For independent Gaussian data the estimate is dx dy / (2 n) too
-    high on average.
+    linear dependence counts. For independent Gaussian data the bias is dx dy / (2 n).
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])

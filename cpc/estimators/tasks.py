@@ -118,8 +118,7 @@ def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> fl
 def ar1_information(phi: float | int, k: int) -> float:
     """Return the information between x_t and x_(t+k) for the process x_t = phi x_(t-1) + e_t.
 
-    I = -ln(1 - phi^(2k)) / 2 nats per dimension. The past before x_t adds no information, because
-    the process is Markov.
+    I = -ln(1 - phi^(2k)) / 2 nats per dimension. In this Markov process the past adds nothing.
 
     >>> round(ar1_information(0.9, 1), 4)
     0.8304

@@ -39,8 +39,7 @@ def bound_over_sequences(
       offsets: offsets of the predictions. Defaults to 1 to k.
       where: mask of the latents. Masked latents are neither anchors nor candidates.
       sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
-        of an earlier sequence is excluded, because a copy would raise log b without being harder
-        to distinguish.
+        of an earlier sequence is excluded, because copies raise log b but are as easy to classify.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:

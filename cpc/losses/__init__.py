@@ -6,8 +6,7 @@ gradient of exactly zero. The loss of an anchor without negatives is 0. Mismatch
 invalid values, such as a temperature of 0, raise `UserError`. Traced values are not checked.
 
 Losses, sums and scores are float32 and counts are int32 or float32, regardless of the dtype of the
-inputs and of `jax_enable_x64`. A gradient has the dtype of the array by which the loss is
-differentiated.
+inputs and of `jax_enable_x64`. Gradients have the dtype of the differentiated array.
 """
 
 from cpc.losses.acpc import acpc_loss as acpc_loss

@@ -66,14 +66,12 @@ def acpc_loss(
       outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead are not counted.
       best: score only the best path instead of the sum over all paths.
-      sampler: function that selects from the allowed negatives, separately for each frame and
-        prediction.
+      sampler: sampler of the allowed negatives, used separately for each frame and prediction.
       block: number of anchors scored at a time. By default, the scores of a block fit in 256 MB on
         a CPU or 1 GB on an accelerator.
 
     Returns:
-      The loss in nats, the sums over anchors for each prediction, and the mean number of frames
-      for each prediction.
+      The loss in nats, and for each prediction the sums over anchors and the mean number of frames.
     """
     check_arguments(outputs, positions, rule, info_nce, sampler)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
@@ -146,9 +144,8 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m f k"]:
     """Return the derivatives of `path_cost` by its costs.
 
-    They are the probabilities of the predictions given a frame, which sum to 1. With `best` they
-    are 1 along the best path and 0 elsewhere. Paths with equal costs share the weight. No gradient
-    flows through the weights.
+    They are the probabilities of the predictions given a frame, and have no gradient. With `best`
+    they are 1 along the best path and 0 elsewhere. Paths with equal costs share the weight.
 
     >>> path_weights(jnp.array([[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]), best=True).tolist()
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]

@@ -8,8 +8,7 @@ score of anchor i and candidate j. The gradients are two more matrix products on
 
 which the cotangent of each offset's sum only scales. For InfoNCE, w_ij = p_ij - [j is i's
 positive], where p_ij is the softmax over the positive and the negatives. Other losses are
-differentiated within the block. If rows of scores are too long, InfoNCE also splits the candidates
-(`cpc.losses.tiles`).
+differentiated within the block. For long rows, InfoNCE also splits the candidates (`tiles`).
 """
 
 import functools
@@ -64,8 +63,7 @@ class Plan(NamedTuple):
     def num_shards(self, num_sequences: int) -> int:
         """Return the number of shards that can be scored separately.
 
-        The number is 1 with a sampler, which draws for the whole batch so that its draws do not
-        depend on the shards.
+        It is 1 with a sampler, which draws for the whole batch, independent of shards.
         """
         if self.shard_size is None or self.sampler is not None or num_sequences % self.shard_size:
             return 1
@@ -81,8 +79,7 @@ class Plan(NamedTuple):
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
     """Return the loss without its traced keyword arguments, and a dictionary of these arguments.
 
-    A function with a custom derivative cannot close over traced values, such as learned options.
-    They must be passed as arguments.
+    A function with a custom derivative takes traced values, such as learned options, as arguments.
     """
     if not isinstance(loss, functools.partial):
         return loss, {}
@@ -115,11 +112,10 @@ def summed_losses(
     Anchors are (b, a), the latents of each sequence in any order, and candidates are (n,). The
     score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] .
     keys[k, j] if the keys differ between offsets. `own_index` is the index of each anchor sequence
-    among the first `plan.num_sequences` sequences of the candidates. It defaults to the index among
-    the anchors.
+    among the first `plan.num_sequences` sequences of the candidates, and by default among anchors.
 
-    The received weights (`received_weights`) have one entry per sequence of the candidates. Only
-    the loss has a gradient.
+    The received weights (`received_weights`) have an entry per sequence of the candidates. Only the
+    loss has a gradient.
     """
     loss, options = take_traced(plan.loss)
     if own_index is None:
@@ -138,8 +134,7 @@ def sharded_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses`, computed separately for each shard if the plan allows it.
 
-    Anchors have no negatives in other shards, so this gives the same result in 1 / shards of the
-    operations.
+    Anchors have no negatives in other shards, so this gives the same result with less work.
     """
     b, a = queries.shape[1:3]
     num_shards = plan.num_shards(b)
@@ -370,8 +365,7 @@ def received_weights(
     other sequences. The sum of log N - L over the anchors of b, minus r_b, is the contribution of
     sequence b to the estimate, up to a constant.
 
-    `weights` are p_ij summed over the negatives in each sequence. The column of an anchor's own
-    sequence is ignored.
+    `weights` are p_ij summed over the negatives in each sequence. Own sequences are ignored.
 
     >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
     Array([0.5 , 0.25, 1.  ], dtype=float32)

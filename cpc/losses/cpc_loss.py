@@ -107,18 +107,15 @@ def cpc_loss(
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: positions of the latents, as arrays that broadcast to (b, t, ...).
-      rule: decides which candidates may be negatives. If the rule is `aligned`, all sequences must
-        have the same lanes and consecutive times from the same start, and only 1 / t of the pairs
-        are scored. If it has a `shard_size`, sequences must be ordered by shard, and only pairs
-        within a shard are scored.
+      rule: decides which candidates may be negatives. If it is `aligned`, all sequences must have
+        the same lanes and consecutive times from the same start. With a `shard_size`, sequences
+        must be ordered by shard. Pairs that these two exclude are not scored, which saves work.
       loss: loss per anchor, such as those of this package. Options bound by `functools.partial` may
         be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also uses all
         allowed candidates of the anchor's group as positives, and ignores `sampler`. Debiased and
         hard-weighted losses need z and predictions of unit length. Their floor is -1 / tau.
-      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) that selects from the
-        allowed negatives.
-      bias: added to every score, for losses that depend on it (sigmoid, nce). Must be 0 for the
-        debiased and hard-weighted losses.
+      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) of allowed negatives.
+      bias: added to every score, for sigmoid or nce. Debiased and hard-weighted losses need 0.
       where: mask of the latents. Masked latents are not used as anchors, positives or candidates.
       offsets: offsets of the predictions, in ascending order. Defaults to 1 to k.
       maps: the matrices W_k, if predictions are exactly W_k c. On one device, if contexts are
@@ -137,8 +134,7 @@ def cpc_loss(
       The loss in nats, and the sums per offset from which metrics are computed. An offset at which
       no anchor has a negative adds 0. If no anchor has a negative at any offset, known positions
       raise `UserError`. With traced positions the loss is then NaN for a single sequence, and 0 for
-      several sequences, whose groups may exclude all negatives by chance. The loss is also 0 if
-      only padding excludes them.
+      several, whose groups may exclude all negatives by chance, or if padding excludes them.
 
     Raises:
       UserError: an argument is invalid, no anchor has a positive, or the positions do not have the
@@ -259,8 +255,7 @@ def _check_offsets(offsets, num_offsets, length):
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:
     """Return whether projecting n candidates to the width of m contexts takes fewer operations.
 
-    Projection takes n d h + m n h operations for candidates and scores; without it, predictions and
-    scores take m d h + m n d.
+    Candidates and scores take n d h + m n h operations, predictions and scores m d h + m n d.
 
     >>> projection_pays(1024, 1024, 256, 512), projection_pays(1024, 100_000, 500, 512)
     (True, False)

@@ -42,9 +42,8 @@ def info_nce(
     With N = 1 + negatives, log N - L is a lower bound on the mutual information if the negatives
     are independent draws from the marginal. Otherwise it is an estimate.
 
-    The loss of an anchor with several positives is the mean over its positives, each of which is
-    contrasted with the negatives, but not with the other positives. The temperature divides all
-    scores.
+    The loss of an anchor with several positives is the mean over its positives. Positives are not
+    contrasted with each other. The temperature divides all scores.
 
     Equal scores give exactly log N:
 
@@ -118,8 +117,7 @@ def nce(
       log_noise_negatives: log q of the negatives, as one number, (n,) or (m, n).
       log_normalizer: log Z, as one number or one per anchor. If learned, it absorbs constants.
 
-    One noise sample, with both candidates as likely under the model as under the noise, gives
-    2 log 2:
+    If model and noise give both candidates equal probability, the loss is 2 log 2:
 
     >>> nce(jnp.zeros(1), jnp.zeros((1, 1)), log_noise_positive=0.0, log_noise_negatives=0.0)
     Array([1.3862944], dtype=float32)
@@ -166,8 +164,7 @@ def decoupled(
     The denominator does not contain the positive, so the gradient of an easy anchor is not scaled
     down by 1 - p_positive. The loss may be negative. As K grows, the optimal score tends to
     log p(x|c) / q(x) + h(c). For finite K an optimum is guaranteed only for bounded scores, such as
-    cosines. log K - L is an estimate with an upward bias. `decoupled_weights` computes the weights
-    w of DCLW.
+    cosines. log K - L is an estimate with an upward bias. `decoupled_weights` computes w for DCLW.
 
     Two negatives with the score of the positive cost log 2:
 

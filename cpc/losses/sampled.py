@@ -35,8 +35,7 @@ def sampled_softmax(
     (Jean et al. 2015, section 3; Bengio & Senecal 2008), where Q is the expected count of a class
     in the sample. The optimal score is log p(x|c) + h(c). This is exact in two cases: independent
     draws with accidental hits kept, which is ranking NCE, and hits removed if each class enters the
-    sample independently. Otherwise the optimum is slightly biased. Without corrections it is the
-    log ratio of p to q.
+    sample independently. Otherwise it is slightly biased. Without correction it is log p / q.
 
     Args:
       positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p, and
@@ -189,7 +188,7 @@ def candidate_sampling(
     """
     check_function("loss", loss, 3, "pass a function such as cpc.losses.sampled_softmax")
     if sampler is not None:
-        check_function("sampler", sampler, 3, "pass one such as cpc.negatives.uniform_sampler(v)")
+        check_function("sampler", sampler, 3, "pass cpc.negatives.uniform_sampler(v), for example")
     check_shape("biases", biases, len(weights))
     check_shape("inputs", inputs, len(labels), weights.shape[1])
     check_labels(labels, len(weights))

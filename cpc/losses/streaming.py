@@ -64,12 +64,10 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
       where_anchors: mask of the anchors. Masked anchors may be NaN, with loss 0 and no gradient.
       where_candidates: mask of the candidates. Masked candidates may be NaN.
-      block, columns: number of anchors and candidates scored at a time, as in `cpc_loss`. Each
-        score of a block takes 12 bytes.
+      block, columns: as in `cpc_loss`. Each score of a block takes 12 bytes.
 
     Returns:
-      The losses, which are 0 for anchors without a positive or a negative, and the `AnchorScores`,
-      which have no gradient.
+      The losses, 0 for anchors without a positive or negative, and `AnchorScores` without gradient.
 
     Raises:
       UserError: positions are known, and no anchor has both a positive and a negative.
@@ -87,7 +85,7 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check_number("temperature", temperature, above=0)
-    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    check_function("rule", rule, 3, "pass a rule such as cpc.negatives.batch")
     check_type("offset", offset, int | np.integer, "pass one whole number of steps")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)

@@ -54,9 +54,8 @@ class Description(NamedTuple):
     def is_bound(self, independent_negatives: bool) -> bool:
         """Return whether log N - L is a lower bound on mutual information.
 
-        Independent negatives depend neither on the content of the anchor nor on each other. They
-        are not independent if they are mined, drawn from the anchor's sequence, or selected by
-        removing accidental hits.
+        Independent negatives depend neither on the content of the anchor nor on each other. Mining,
+        drawing from the anchor's sequence, or removing accidental hits makes them dependent.
         """
         return independent_negatives and self.bounds is not None
 

@@ -35,9 +35,8 @@ def view_scores(
 ) -> tuple[Float[Array, " m"], Float[Array, "m n"]]:
     """Return cosine scores of the 2b views of b items: positives (2b,) and negatives (2b, 2b - 2).
 
-    The anchors are the first views, followed by the second views. The positive of an anchor is the
-    other view of the same item, and its negatives are both views of all other items (Chen et al.
-    2020, section 2.1).
+    The anchors are the first views, followed by the second views. The positive is the other view of
+    the same item, and negatives are all views of other items (Chen et al. 2020, section 2.1).
 
     >>> positive, negatives = view_scores(jnp.eye(2), 3.0 * jnp.eye(2))
     >>> positive
@@ -100,8 +99,7 @@ def sup_con(
 
     (Khosla et al. 2020, eq. 2 and 3), where p runs over the positives of an anchor, and a over its
     positives and negatives. L_in <= L_out, and the paper prefers L_out. With one positive, both
-    equal NT-Xent. The optimal score depends on classes instead of a density ratio, so log N - L is
-    not a bound.
+    equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
 
     Args:
       positive: cosine scores of the other latents in the anchor's class.
@@ -128,8 +126,7 @@ def alignment(
 ) -> Float[Array, ""]:
     """Return the mean distance between positives, `mean |z - z+|^power`.
 
-    Latents must have unit length (Wang & Isola 2020, section 4.1). The minimum is 0, which a
-    collapsed embedding also reaches.
+    Latents must have unit length (Wang & Isola 2020, section 4.1). A collapsed embedding gives 0.
 
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)

@@ -152,11 +152,9 @@ def audit_rule(
       labels: class of each latent, as an array with the shape of the positions, or a list of such
         arrays for several batches. Negative classes are unknown. Negatives with the class of the
         positive are false negatives.
-      utterances: index of the recording of each latent, in the same format. Defaults to the
-        sequence.
+      utterances: recording of each latent, in the same format. Defaults to the sequence.
       sampler: sampler that is applied after the rule. By default all allowed negatives are used.
-      scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine. Defaults to
-        independent normal scores.
+      scores: scores(batch, anchors (m,), offset) -> (m, n), by default independent normal scores.
       num_anchors: maximum number of anchors per batch and offset. Larger batches are subsampled.
         Memory use is limited to a few million entries for any batch size.
 
@@ -166,9 +164,9 @@ def audit_rule(
     >>> {row.name: row.value for row in rows}["accidental_hits"]
     1.0
     """
-    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    check_function("rule", rule, 3, "pass a rule such as cpc.negatives.batch")
     if sampler is not None:
-        check_function("sampler", sampler, 4, "pass one such as cpc.negatives.uniform_draws(16)")
+        check_function("sampler", sampler, 4, "pass cpc.negatives.uniform_draws(16), for example")
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
         raise UserError(f"offsets is {offsets}: pass at least one offset, each at least 1")
@@ -393,8 +391,7 @@ def audit_sampler(
       draw: draw(rng) -> integer ids, either (n,) shared by all anchors, or (m, n).
       q: probability of each class in one draw, or weights proportional to it, (v,).
       targets: class ids of the positives.
-      labels: label of each class. A draw of another class with the label of the target is a false
-        negative.
+      labels: label of each class. False negatives are other classes with the target's label.
       num_rounds: number of calls of `draw`.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)

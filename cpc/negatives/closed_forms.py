@@ -245,8 +245,7 @@ class LagCounts(NamedTuple):
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
     """Count pairs of latents that have the same label, for each lag between them.
 
-    same / pairs is an estimate of p(same | lag), the first argument of `exclusion_window`. Negative
-    labels are unknown.
+    same / pairs estimates p(same | lag) for `exclusion_window`. Negative labels are unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
@@ -282,8 +281,7 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
     """Return the mean fraction of anchors with a hard negative among k independent draws.
 
     mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k by Jensen's inequality, so the mean fraction
-    would overestimate the rate if anchors differ. NaN entries, of anchors without negatives, are
-    ignored.
+    would overestimate the rate if anchors differ. Anchors without negatives (NaN) are ignored.
 
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25

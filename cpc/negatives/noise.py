@@ -246,8 +246,7 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
     A draw picks a random column, then the column's own class with probability `threshold` and its
     alias otherwise. Both choices use one 64-bit number multiplied by the number of columns. The
     integer part is the column, and the next 32 bits are compared with the threshold in float32.
-    Rounding moves at most 1e-7 of a column's mass to the other class, and classes with probability
-    0 are still never drawn.
+    Rounding moves at most 1e-7 of a column's mass, and classes with q = 0 are never drawn.
 
     >>> draw(jax.random.key(0), alias_table(np.array([0.0, 2.0, 0.0])), (2, 3))
     Array([[1, 1, 1],
@@ -298,8 +297,7 @@ def draw_unique(
     unique candidate samplers. `expected_count` computes expected counts from the number of draws.
 
     Raises:
-      UserError: fewer than `num` classes have positive probability. If the table is traced, the
-        missing ids are -1 instead.
+      UserError: fewer than `num` classes can be drawn. With a traced table, missing ids are -1.
 
     >>> ids, num_draws = draw_unique(jax.random.key(0), alias_table(np.array([0.0, 2.0, 3.0])), 2)
     >>> sorted(ids.tolist()), int(num_draws) >= 2

@@ -150,8 +150,7 @@ def draw_by_units(
     """Draw candidate ids with replacement, with probabilities proportional to the units of a row.
 
     Units are integers, so their cumulative sum is exact and candidates with 0 units are never
-    drawn. Each row must sum to less than 2^31. Also returns a mask, which is False for rows whose
-    units are all 0.
+    drawn. Each row must sum to less than 2^31. The mask is False for rows whose units are all 0.
     """
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
@@ -171,8 +170,7 @@ def check_enough(name: str, num: int, negatives: Scores) -> None:
 def hardest(num: int) -> NegativeSampler:
     """Return a sampler of the `num` allowed negatives with the highest scores, in descending order.
 
-    If scores are equal, the first candidate is preferred. Rows with fewer allowed negatives keep
-    all of them.
+    Ties go to the first candidate. Rows with fewer allowed negatives keep all of them.
 
     >>> hardest(2)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[3.0, 1.0, 9.0, 2.0]]),
@@ -299,8 +297,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     mixed keys are not rescaled to unit length (see `mix_keys`) and keys are not mixed with the
     query, because both need more than the scores.
 
-    The mixtures of a row with one allowed negative equal this negative. A row without allowed
-    negatives has no mixtures.
+    A single allowed negative is repeated. Rows without allowed negatives have no mixtures.
 
     >>> scores, where = mixed(2, 3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
@@ -395,8 +392,7 @@ def propose(
 
     The mode determines the gradient of noise-contrastive estimation if the noise q is the model:
 
-        fixed    q must not depend on trained parameters, and differentiation raises an error. The
-                 estimate is consistent.
+        fixed    q must not be trained, or differentiation fails. The estimate is consistent.
         stopped  q follows the model, but has no gradient. The gradient is k / (k + 1) times that of
                  the likelihood, which is consistent (self-contrastive estimation, Goodfellow 2015).
         through  log q is differentiated. The objective is then constant, and nothing is learned.
@@ -409,8 +405,7 @@ def propose(
     Args:
       logits: unnormalised log q, either (v,) with draws shared by all anchors, or (m, v) with
         separate draws for each anchor.
-      where: mask of the classes that may be drawn. Masked logits may be NaN. They have log q = -inf
-        and zero gradient.
+      where: mask of the classes that may be drawn. Masked logits may be NaN, with log q = -inf.
 
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
     >>> proposal.ids, proposal.log_q

@@ -80,8 +80,7 @@ def solve_temperature(
     Under jit, an unattainable target gives the closest end of this range.
 
     Raises:
-      UserError: the values are not traced, and no temperature in the range gives the target. The
-        message contains the attainable range.
+      UserError: no temperature in the range gives the target, and the values are not traced.
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
 
@@ -138,8 +137,7 @@ def hold_entropy(
 def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
     """Map an unconstrained parameter to a temperature between bounds.
 
-    tau = low (high / low)^sigmoid(raw), which is the geometric mean of the bounds at raw = 0. The
-    result is differentiable.
+    tau = low (high / low)^sigmoid(raw), which is the geometric mean of the bounds at raw = 0.
 
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)

@@ -1,8 +1,7 @@
 """The loss of a batch sharded over devices, with keys gathered on each device or sent in a ring.
 
-If the compiler partitions the loss, the scan over blocks of anchors sums the gradients of the keys
-over the devices once per block. Here each device scores its own anchors, and the gradients are
-summed only once.
+If the compiler partitions the loss, it sums the gradients of the keys over devices once per block
+of anchors. Here each device scores its own anchors, and the gradients are summed only once.
 
 In the ring, each of p steps scores a device's anchors against the shard of keys that the device
 holds, while the next shard is transferred. Only the statistics of `cpc.losses.tiles` are kept for
@@ -107,9 +106,8 @@ def gathered_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of each device's anchors against all keys, which are gathered once.
 
-    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
-    reduce-scatter. Losses are summed outside of shard_map, because differentiating a sum inside
-    would add another reduction.
+    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is one reduce-
+    scatter. A sum of losses inside shard_map would add another reduction to it.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
@@ -187,8 +185,7 @@ def ring_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of InfoNCE over all allowed negatives, with a ring over a mesh axis.
 
-    Each tile is the shard of a device. A device scores its own shard first, because it contains the
-    positives of its anchors.
+    Each tile is the shard of a device. Its own shard, with all positives, is scored first.
     """
     num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])

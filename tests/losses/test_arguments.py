@@ -140,7 +140,7 @@ MALFORMED = [
     ("offsets do not fit", {"offsets": (0, 1)}),
     ("offset 5 exceeds", {"offsets": (1, 5)}),
     ("temperature", {"temperature": "0.1"}),
-    (r"temperature .*got 0\.0\): make it above 0", {"temperature": 0.0}),
+    (r"temperature .*got 0\.0\): pass a number above 0", {"temperature": 0.0}),
     ("temperature .*got nan", {"temperature": float("nan")}),
     (r"temperature .*got shape \(3,\)", {"temperature": jnp.ones(3)}),
     ("block .*got 0", {"block": 0}),
