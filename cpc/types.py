@@ -214,7 +214,7 @@ def check_array(name: str, value: Any, kind: Any = np.number) -> None:
         raise UserError(f"{name} is not an array (got {type(value).__name__}): {fix}")
     if not jnp.issubdtype(dtype, kind) or jnp.issubdtype(dtype, np.complexfloating):
         numbers = "integers" if kind is np.integer else "real numbers"
-        raise UserError(f"{name} does not hold {numbers} (got {dtype}): pass an array of {numbers}")
+        raise UserError(f"{name} must hold {numbers} (got {dtype}): pass an array of {numbers}")
 
 
 _BOUNDS = {
@@ -233,7 +233,7 @@ def check_number(name: str, value: Any, **bounds: Any) -> None:
     if not isinstance(value, int | float):
         check_array(name, value)
     if jnp.ndim(value):
-        raise UserError(f"{name} is not one number (got shape {jnp.shape(value)}): pass a scalar")
+        raise UserError(f"{name} is not a scalar (got shape {jnp.shape(value)}): pass one number")
     # Under jit, comparing even a known JAX array gives a tracer, so compare NumPy arrays.
     known = None if isinstance(value, Tracer) else np.asarray(value)
     if known is not None and not all(_BOUNDS[k][1](known, limit) for k, limit in bounds.items()):
@@ -250,7 +250,7 @@ def check_shape(name: str, value: Any, *axes: int | str) -> None:
     pairs = zip(axes, value.shape, strict=False)
     if len(axes) != value.ndim or any(a != size for a, size in pairs if not isinstance(a, str)):
         wanted = str(axes).replace("'", "")
-        raise UserError(f"{name} does not fit (got shape {value.shape}): pass shape {wanted}")
+        raise UserError(f"{name} has the wrong shape (got shape {value.shape}): pass {wanted}")
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:

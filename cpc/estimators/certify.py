@@ -256,8 +256,8 @@ def _ceiling(evaluate, label):
     random = 10 * np.random.default_rng(0).normal(size=(100, n, n))
     value, ceilings = evaluate(np.concatenate([sure, random]).astype(np.float32))
     highest, ceiling = float(value.max()), float(ceilings[0])
-    # An estimator without a ceiling must exceed 2 log N, which no lower bound from N pairs can
-    # guarantee with high confidence (McAllester & Stratos 2020).
+    # An estimator without a ceiling must exceed 2 log N + 5, which is more than a lower bound from
+    # N pairs can guarantee with high confidence (McAllester & Stratos 2020).
     goal = ceiling - 0.1 if math.isfinite(ceiling) else 2 * math.log(n) + 5
     yield Row(
         f"highest of any {n} pairs",

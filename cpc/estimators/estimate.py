@@ -44,7 +44,7 @@ class Estimate:
     is_bound: bool = False
     """Whether the expected value over batches of this size bounds I for every critic."""
     ceiling: Any = math.inf
-    """Largest value, in nats, of any critic on a batch of this size, or inf if there is none."""
+    """Largest value, in nats, of any critic on a batch of this size, or inf without a limit."""
     side: str = ""
     """Either "lower" if the expected value is at most I, "upper" if it is at least I, or "". This
     holds for every critic if `is_bound` is True, and otherwise for the exact critic."""
@@ -281,7 +281,7 @@ def js(scores: Float[Array, "n n"]) -> Estimate:
 
 
 def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
-    """Return the Jensen-Shannon objective that critics for `js` and `smile` maximize.
+    """Return the Jensen-Shannon objective, to be maximised by critics for `js` and `smile`.
 
     -mean softplus(-f_ii) - mean_(i != j) softplus(f_ij); best f = log r (Hjelm et al. 2019, eq. 4).
 
@@ -396,7 +396,7 @@ def cca(
     -1/2 sum_i log(1 - rho_i^2), with rho_i the canonical correlations.
 
     Returns an infinite estimate if a linear combination of y is an exact linear function of x. Only
-    linear dependence counts. For independent Gaussian data the bias is dx dy / (2 n).
+    linear dependence counts. For independent Gaussian data it is dx dy / (2 n) too high on average.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])

@@ -154,7 +154,7 @@ def _contrast(scores, where):
 
 
 class Track(NamedTuple):
-    """Estimates and accuracies as arrays (k,) with one entry per offset, in nats."""
+    """Estimates in nats, accuracies and states, with one entry per offset."""
 
     n: np.ndarray
     """Mean number of candidates N_i, including the positive."""

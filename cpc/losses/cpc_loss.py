@@ -101,8 +101,7 @@ def cpc_loss(
 
     (van den Oord et al. 2018, eq. 4), or another loss of the same scores. The anchors of offset k
     are the contexts with a latent k steps ahead, which is their positive. The candidates of an
-    anchor are its positive and all latents of the global batch that the rule allows, regardless of
-    the number of devices that hold the batch.
+    anchor are its positive and all latents of the batch, over all devices, that the rule allows.
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
@@ -270,7 +269,7 @@ def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Arr
 
 
 def _append(x, value):
-    """Append a value as a column. It is broadcast in float32, so its gradient is also float32."""
+    """Append a value as a column. Broadcasting in float32 also sums its gradient in float32."""
     column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
     return jnp.concatenate([x, column.astype(x.dtype)], -1)
 

@@ -48,13 +48,13 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler:
     *latents, width = z.shape
     num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
     if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
-        problem = f"z and predictions do not fit (got shapes {z.shape} and {predictions.shape})"
+        problem = f"z and predictions do not match (got shapes {z.shape} and {predictions.shape})"
         raise UserError(f"{problem}: pass (b, t, ..., d) and (b, t, ..., k, d), with k at least 1")
     for name, each in positions._asdict().items():
         if not isinstance(each, int):
             check_array(f"the positions' {name}", each, np.integer)
         if not broadcasts_to(jnp.shape(each), tuple(latents)):
-            problem = f"the positions' {name} does not fit (got shape {jnp.shape(each)})"
+            problem = f"the positions' {name} has the wrong shape (got shape {jnp.shape(each)})"
             raise UserError(f"{problem}: pass an array that broadcasts to {tuple(latents)}")
 
 

@@ -107,7 +107,7 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
         ("negatives", from_negatives, rows.negatives),
     ):
         if not broadcasts_to(correction.shape, scores.shape):
-            problem = f"the correction of {name} does not fit (got shape {correction.shape})"
+            problem = f"the correction of {name} has the wrong shape (got shape {correction.shape})"
             raise UserError(f"{problem}: pass an array that broadcasts to {scores.shape}")
     return rows._replace(
         positive=rows.positive - jnp.where(rows.where_positive, from_positive, 0.0),

@@ -116,7 +116,7 @@ def full_logistic(
         labels = _one_hot(scores, labels)
         scores = jnp.where(labels.any(-1, keepdims=True), scores, jnp.nan)
     elif labels.shape != scores.shape:
-        problem = f"labels do not fit scores {scores.shape} (got shape {labels.shape})"
+        problem = f"labels do not match scores of shape {scores.shape} (got shape {labels.shape})"
         raise UserError(f"{problem}: pass classes ({len(scores)},) or a mask of the scores' shape")
     return jax.nn.softplus(jnp.where(labels, -scores, scores)).sum(-1)
 

@@ -116,7 +116,7 @@ def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
 
 
 def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
-    """Return a mask (m, n) of the unmasked candidates that the rule allows."""
+    """Return a mask (m, n) of the candidates that the rule allows, without padding."""
     here, there = _broadcast(anchors, candidates)
     return rule(here.positions, there.positions, offset) & (here.mask & there.mask)
 

@@ -191,7 +191,7 @@ def audit_rule(
     sums["fewest"] = min(block["fewest"] for block in blocks)
     if not sums["anchors"]:
         problem = f"no sequence has a latent {min(offsets)} steps after another"
-        raise UserError(f"{problem}: lengthen data.window_samples or data.window_steps")
+        raise UserError(f"{problem}: increase data.window_samples or data.window_steps")
     return _rule_rows(sums, sampler is not None, labels is not None)
 
 
@@ -234,7 +234,7 @@ def _flat(positions: AnyPosition) -> AnyPosition:
     flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
-        problem = "positions are empty or contain two latents at one place"
+        problem = "positions are empty or contain two latents at one position"
         raise UserError(f"{problem}: pass the positions of several batches as a list")
     return flat
 

@@ -87,7 +87,7 @@ def unigram_sampler(counts: Num[ArrayLike, "..."]) -> Sampler:
 def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
     """Return a sampler that draws classes with replacement, by observed frequency.
 
-    This is TensorFlow's learned_unigram. The caller keeps the counts, initializes them with ones
+    This is TensorFlow's learned_unigram. The caller keeps the counts, initialises them with ones
     and updates them with `observe` at each step. The counts must sum to less than 2^31.
 
     >>> counts = observe(jnp.ones(3, int), jnp.array([[2], [2]]))

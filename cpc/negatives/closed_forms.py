@@ -35,7 +35,7 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
         return 1
     if density == 0 or required_rate == 1:
         problem = f"no number of negatives reaches {required_rate} at density {density}"
-        raise UserError(f"{problem}: use a required_rate below 1 and a density above 0")
+        raise UserError(f"{problem}: pass a required_rate below 1 and a density above 0")
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
 
@@ -61,7 +61,7 @@ def min_negatives_without_replacement(
         return 0
     if num_hard == 0:
         raise UserError(
-            "no number of negatives includes a hard one (got num_hard 0): pass at least num_hard 1"
+            "no number of negatives includes a hard one (got num_hard 0): pass a num_hard above 0"
         )
     remaining = pool_size - np.arange(pool_size - num_hard)  # pool size before each draw
     log_miss = np.cumsum(np.log1p(-num_hard / remaining))
@@ -145,7 +145,7 @@ def exclude_window(
     check_number("num_negatives", num_negatives, least=0)
     if not ((same >= 0) & (same <= 1)).all():
         got = f"{same.min()} to {same.max()}"
-        raise UserError(f"same does not hold probabilities (got {got}): pass values from 0 to 1")
+        raise UserError(f"same must be between 0 and 1 (got {got}): pass probabilities")
     lag = np.abs(np.arange(len(same)) - target)
     kept = lag[lag > width]
     if not kept.size:
@@ -184,8 +184,10 @@ def exclusion_window(
         if window.expected <= max_expected:
             return window
     best = min(enough, key=lambda window: window.expected)
-    problem = f"no window leaves {num} candidates and at most {max_expected} false negatives"
-    raise UserError(f"{problem}: allow {best.expected:.3g}, which needs a window of {best.width}")
+    problem = f"no window has {num} candidates and at most {max_expected} false negatives"
+    raise UserError(
+        f"{problem}: pass max_expected {best.expected:.3g}, which gives a window of {best.width}"
+    )
 
 
 class Pool(NamedTuple):
@@ -304,7 +306,7 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     if required_rate >= attainable:
         problem = f"{1 - attainable:.1%} of the anchors have no hard negative"
         got = f"got required_rate {required_rate}"
-        raise UserError(f"{problem} ({got}): pass a rate below {attainable:.3f}")
+        raise UserError(f"{problem} ({got}): pass a required_rate below {attainable:.3f}")
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 

@@ -186,7 +186,7 @@ def hit_rate(
     0.1184
     """
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
-        raise UserError(f"the chance of a hit in one draw is {density}: pass one between 0 and 1")
+        raise UserError(f"the chance of a hit in one draw is {density}: pass a density in [0, 1]")
     check_number("num_draws", num_draws, least=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0
         rate = -np.expm1(num_draws * np.log1p(-np.asarray(density, np.float64)))

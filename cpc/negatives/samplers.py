@@ -392,7 +392,8 @@ def propose(
 
     The mode determines the gradient of noise-contrastive estimation if the noise q is the model:
 
-        fixed    q must not be trained, or differentiation fails. The estimate is consistent.
+        fixed    q must not depend on trained parameters, or differentiation raises an error. The
+                 estimate is consistent.
         stopped  q follows the model, but has no gradient. The gradient is k / (k + 1) times that of
                  the likelihood, which is consistent (self-contrastive estimation, Goodfellow 2015).
         through  log q is differentiated. The objective is then constant, and nothing is learned.

@@ -80,7 +80,8 @@ def solve_temperature(
     Under jit, an unattainable target gives the closest end of this range.
 
     Raises:
-      UserError: no temperature in the range gives the target, and the values are not traced.
+      UserError: no temperature in the range gives the target, and the values are not traced. The
+        message contains the attainable range.
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
 
@@ -92,7 +93,7 @@ def solve_temperature(
         least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
         if not least < target_entropy < most:
             problem = f"no temperature from {low:g} to {high:g} gives a mean entropy of"
-            fix = f"choose one above {least:.6g} and below {most:.6g}"
+            fix = f"pass target_entropy above {least:.6g} and below {most:.6g}"
             raise UserError(f"{problem} {float(target_entropy):.6g} nats: {fix}")
     middle = jnp.sqrt(jnp.float32(low)) * jnp.sqrt(jnp.float32(high))
     return _solve(scores, target_entropy, where, middle, low, high, num_steps=60, longest=math.inf)

@@ -106,8 +106,8 @@ def gathered_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of each device's anchors against all keys, which are gathered once.
 
-    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is one reduce-
-    scatter. A sum of losses inside shard_map would add another reduction to it.
+    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
+    reduce-scatter. Losses are summed outside of shard_map, which avoids another reduction.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
