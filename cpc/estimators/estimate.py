@@ -218,7 +218,7 @@ def mine(
 
     Args:
       scores: scores f of a batch.
-      log_average: log of the moving average after the previous step; pass 0 at the first step.
+      log_average: log of the moving average after the previous step, or 0 at the first step.
 
     Returns:
       The estimate, and log b, which is the `log_average` of the next step.
