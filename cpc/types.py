@@ -1,4 +1,4 @@
-"""Shared types: axis names, positions, negative rules, model outputs and errors.
+"""Shared types for positions, negative rules, model outputs and errors.
 
 Axis letters have the same meaning in all einsum strings, annotations and comments:
 
@@ -6,7 +6,7 @@ Axis letters have the same meaning in all einsum strings, annotations and commen
     i j patch row and column          y x pixels           d latent width    h context width
     m anchors        n candidates
 
-Symbols follow the paper: x the input, z the latents, c the contexts, W_k the predictor of offset k.
+Symbols follow the paper: input x, latents z, contexts c, and the predictor W_k of offset k.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ Array: TypeAlias = jax.Array
 ArrayLike: TypeAlias = jax.Array | np.ndarray
 PyTree: TypeAlias = Any
 
-#: Arrays of a batch by name: "x" the inputs, "sequence" the index in the global batch, and further
-#: labels from the data source, such as "speaker" for sound (the group of `Position`) or "label" for
-#: images. "num_samples" is the length of each row before padding, if rows differ in length.
+#: Arrays of a batch by name. "x" is the input and "sequence" the index in the global batch. Data
+#: sources add labels, such as "speaker" for sound (the group of `Position`) or "label" for images.
+#: "num_samples" is the length of each row before padding, if rows differ in length.
 Batch: TypeAlias = dict[str, Any]
 
 
 class Position(NamedTuple):
-    """Positions of latents in a batch: int32 arrays of one shape, one entry per latent.
+    """Positions of latents in a batch, as int32 arrays with one entry per latent.
 
     Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`, which
     broadcast the two positions against each other.
@@ -42,7 +42,7 @@ class Position(NamedTuple):
     time: ArrayLike
     """Latent time, or patch row."""
     lane: ArrayLike
-    """Patch column; 0 for audio."""
+    """Patch column, or 0 for audio."""
     group: ArrayLike
     """Speaker, or any other class that sequences may share."""
 
@@ -52,14 +52,14 @@ class Position(NamedTuple):
     ) -> "Position":
         """Return the positions of all latents in a batch as NumPy arrays.
 
-        `grid(b, t)` matches latents (b, t, d) of sequences and `grid(b, i, j)` latents (b, i, j, d)
-        of images, whose patch rows are times and patch columns lanes.
+        `grid(b, t)` is for latents (b, t, d) of sequences, and `grid(b, i, j)` for latents
+        (b, i, j, d) of images, in which patch rows are times and patch columns are lanes.
 
         Args:
           num_sequences: b, the number of windows or images.
           num_times: t, the number of latents in a sequence or of patch rows in an image.
-          num_lanes: number of patch columns in an image; omit it for sequences.
-          group: speaker or class of each sequence, (b,); by default each sequence is its own group.
+          num_lanes: number of patch columns in an image, or None for sequences.
+          group: speaker or class of each sequence, (b,). By default each sequence has its own.
 
         >>> Position.grid(2, 3).sequence
         array([[0, 0, 0],
@@ -86,7 +86,7 @@ class Position(NamedTuple):
 class SoundPosition(NamedTuple):
     """A `Position` with the sample range of each latent, for rules that compare sound.
 
-    Sample indices count through all recordings joined end to end, modulo 2^32.
+    Samples are indexed in the concatenation of all recordings, modulo 2^32.
     """
 
     sequence: ArrayLike
@@ -94,9 +94,9 @@ class SoundPosition(NamedTuple):
     lane: ArrayLike
     group: ArrayLike
     sample: ArrayLike
-    """First sample of the latent's frame, or of all frames if the latent is a segment."""
+    """First sample of the latent's frame, or of its first frame if the latent is a segment."""
     end: ArrayLike
-    """First sample after the latent."""
+    """First sample after the last frame of the latent."""
     window: ArrayLike
     """First sample of the latent's window."""
 
@@ -105,7 +105,7 @@ AnyPosition: TypeAlias = Position | SoundPosition
 
 
 def is_positive(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
-    """Return whether the candidate is the positive: the latent that the anchor predicts."""
+    """Return whether the candidate is the positive, the latent that the anchor predicts."""
     return (
         (anchor.sequence == candidate.sequence)
         & (anchor.lane == candidate.lane)
@@ -118,16 +118,16 @@ def is_aligned(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
     return (anchor.lane == candidate.lane) & (anchor.time + offset == candidate.time)
 
 
-#: rule(anchor, candidate, offset) -> bool array, True if the candidate may be a negative.
+#: rule(anchor, candidate, offset) -> bool array that is True if the candidate may be a negative.
 NegativeRule: TypeAlias = Callable[[Any, Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule that admits negatives, `rule(anchor, candidate, offset) -> bool`.
+    """A rule that selects candidates as negatives, `rule(anchor, candidate, offset) -> bool`.
 
-    No rule admits the positive. Rules are combined with `&`. `aligned` and `shard_size` must be
-    implied by `allows`: `cpc_loss` uses them to skip pairs that the rule excludes, which does not
+    No rule allows the positive. Rules are combined with `&`. `aligned` and `shard_size` must agree
+    with `allows`, because `cpc_loss` uses them to skip pairs that the rule excludes, which does not
     change the loss.
 
     >>> late = Rule("late", lambda anchor, candidate, offset: candidate.time > 5)
@@ -138,16 +138,16 @@ class Rule:
     name: str
     allows: NegativeRule
     independent: bool | None = None
-    """True if the negatives are independent of the anchor and of each other, given independently
-    drawn windows; False if they depend on the anchor's content; None if that depends on the rules
-    it is combined with."""
+    """True if negatives are independent of the anchor and of each other for independently drawn
+    windows, False if they depend on the content of the anchor, or None if this is decided by the
+    rules with which the rule is combined."""
     aligned: bool = False
     """Whether every negative has the time and lane of the positive."""
     shard_size: int | None = None
-    """If set, negatives have the anchor's value of sequence // shard_size."""
+    """If set, the anchor and its negatives have the same value of sequence // shard_size."""
 
     def __post_init__(self) -> None:
-        """Validate `allows` and copy its docstring, so that `help` describes this rule."""
+        """Validate `allows` and copy its docstring, so that `help` describes the rule."""
         check_function("allows", self.allows, 3, "pass a function (anchor, candidate, offset)")
         object.__setattr__(self, "__doc__", self.allows.__doc__ or type(self).__doc__)
 
@@ -155,9 +155,9 @@ class Rule:
     def is_bound(self) -> bool:
         """Whether log N - L is a lower bound on mutual information under this rule.
 
-        It is one for all admitted negatives or a subset of them. Samplers that repeat or add
-        negatives (`cpc.negatives.uniform_draws`, `with_zero`) make it an estimate. If all windows
-        of a batch share a group, it bounds the information conditional on the group.
+        This holds for all allowed negatives or a subset of them, but not for samplers that repeat
+        or add negatives (`cpc.negatives.uniform_draws`, `with_zero`). If all windows of a batch
+        have the same group, log N - L bounds the information conditional on the group.
         """
         return self.independent is True
 
@@ -166,9 +166,9 @@ class Rule:
         return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
 
     def __and__(self, other: "Rule") -> "Rule":
-        """Return the rule that admits the negatives that both rules admit.
+        """Return a rule that allows the candidates that both rules allow.
 
-        A subset of independent negatives stays independent if no rule depends on the content.
+        Negatives are independent if one rule is independent and neither depends on the content.
         """
         check_type("the right side of &", other, Rule, "wrap a function as Rule(name, function)")
         both = (self.independent, other.independent)
@@ -183,8 +183,8 @@ class Rule:
 
 
 #: sampler(rng, positive (m,), negatives (m, n), mask (m, n)) -> (negatives, mask), both (m, n') for
-#: some n': a selection from the scores of the admitted negatives. Apart from the randomness, row i
-#: depends only on row i. Gradients flow into the scores but not through the selection.
+#: some n'. The result is a selection from the scores of the allowed negatives. Apart from the
+#: randomness, row i depends only on row i. Gradients flow into scores, not through the selection.
 NegativeSampler: TypeAlias = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -194,9 +194,9 @@ class CPCOutputs(NamedTuple):
     z: Array
     """Latents (b, t, d)."""
     c: Array
-    """Contexts (b, t, h); c[:, t] depends on the latents up to and including time t."""
+    """Contexts (b, t, h). c[:, t] depends on the latents up to and including time t."""
     predictions: Array
-    """W_k c (b, t, k, d): entry i predicts the latent offsets[i] steps ahead (audio: i + 1)."""
+    """W_k c (b, t, k, d). Entry i predicts the latent offsets[i] steps ahead (i + 1 for audio)."""
 
 
 def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
@@ -207,14 +207,14 @@ def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
 
 
 def check_array(name: str, value: Any, kind: Any = np.number) -> None:
-    """Raise UserError unless an argument is an array of real numbers, or of the given kind."""
+    """Raise UserError unless an argument is an array of real numbers of the given kind."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         fix = "pass a JAX or NumPy array"
         raise UserError(f"{name} is not an array (got {type(value).__name__}): {fix}")
     if not jnp.issubdtype(dtype, kind) or jnp.issubdtype(dtype, np.complexfloating):
         numbers = "integers" if kind is np.integer else "real numbers"
-        raise UserError(f"{name} does not hold {numbers} (got {dtype}): pass an array of {numbers}")
+        raise UserError(f"{name} must hold {numbers} (got {dtype}): pass an array of {numbers}")
 
 
 _BOUNDS = {
@@ -226,23 +226,23 @@ _BOUNDS = {
 
 
 def check_number(name: str, value: Any, **bounds: Any) -> None:
-    """Raise UserError unless an argument is one number and, if it is known, within the bounds.
+    """Raise UserError unless an argument is one number and, if not traced, within the bounds.
 
     >>> check_number("rate", 0.5, above=0, most=1)  # also: least, below
     """
     if not isinstance(value, int | float):
         check_array(name, value)
     if jnp.ndim(value):
-        raise UserError(f"{name} is not one number (got shape {jnp.shape(value)}): pass a scalar")
-    # Under jit, comparing even a known JAX array gives a tracer; a NumPy array does not.
+        raise UserError(f"{name} is not a scalar (got shape {jnp.shape(value)}): pass one number")
+    # Under jit, comparing even a known JAX array gives a tracer, so compare NumPy arrays.
     known = None if isinstance(value, Tracer) else np.asarray(value)
     if known is not None and not all(_BOUNDS[k][1](known, limit) for k, limit in bounds.items()):
         limits = " and ".join(f"{_BOUNDS[k][0]} {limit}" for k, limit in bounds.items())
-        raise UserError(f"{name} is out of range (got {value}): make it {limits}")
+        raise UserError(f"{name} is out of range (got {value}): pass a number {limits}")
 
 
 def check_shape(name: str, value: Any, *axes: int | str) -> None:
-    """Raise UserError unless an argument is an array with these axes; letters fit any size.
+    """Raise UserError unless an argument is an array with these axes. Letters match any size.
 
     >>> check_shape("scores", np.zeros((2, 3)), 2, "n")
     """
@@ -250,7 +250,7 @@ def check_shape(name: str, value: Any, *axes: int | str) -> None:
     pairs = zip(axes, value.shape, strict=False)
     if len(axes) != value.ndim or any(a != size for a, size in pairs if not isinstance(a, str)):
         wanted = str(axes).replace("'", "")
-        raise UserError(f"{name} does not fit (got shape {value.shape}): pass shape {wanted}")
+        raise UserError(f"{name} has the wrong shape (got shape {value.shape}): pass {wanted}")
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
@@ -262,7 +262,7 @@ def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
         called = getattr(value, "__name__", type(value).__name__)
         problem = f"{name} cannot be called with {num_arguments} arguments"
         raise UserError(f"{problem} (got {called}, {error}): {fix}") from None
-    except ValueError:  # a builtin without a signature
+    except ValueError:  # builtins may have no signature
         pass
 
 
@@ -272,12 +272,12 @@ class Item(NamedTuple):
     file: str
     """Name of the recording, without extension."""
     onset: float
-    """Start of the token in seconds; tokens often include the neighbouring phones."""
+    """Start of the token in seconds. Tokens often include the neighbouring phones."""
     offset: float
     """End of the token in seconds."""
     phone: str
     before: str
-    """The previous phone; together with `after` it is the context."""
+    """The previous phone. Together, `before` and `after` are the context of the phone."""
     after: str
     """The next phone."""
     speaker: str
@@ -286,6 +286,6 @@ class Item(NamedTuple):
 class UserError(Exception):
     """An error in a config, a path or a file that the user can fix.
 
-    The message is one sentence with the problem and the fix. Commands print it without a traceback
-    and exit with status 2.
+    The message is one sentence that states the problem and the fix. Commands print the message
+    without a traceback and exit with status 2.
     """

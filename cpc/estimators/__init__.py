@@ -1,9 +1,9 @@
-"""Mutual-information estimates, and the tracker that reads them off a training run.
+"""Estimators of mutual information, and the tracker that computes estimates during training.
 
-Estimates from scores are float32, whatever dtype comes in and whether `jax_enable_x64` is set or
-not; closed forms and estimates from samples, which are made on the host, are Python floats.
+Estimates from scores are float32, regardless of the dtype of the scores and of `jax_enable_x64`.
+Closed forms and estimates from samples are computed on the host and are Python floats.
 
-Impossible arguments raise `UserError`, which names them and a way out.
+Invalid arguments raise `UserError` with the name of the argument and a fix.
 """
 
 from cpc.estimators.benchmark_tasks import beyond_normal as beyond_normal

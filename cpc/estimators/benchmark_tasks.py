@@ -1,5 +1,7 @@
-"""The forty tasks of Czyz et al., "Beyond Normal: On the Evaluation of Mutual Information
-Estimators" (2023): maps that leave information as it is, and laws that are not normal.
+"""The forty benchmark tasks of Czyz et al. (2023) with known mutual information.
+
+"Beyond Normal: On the Evaluation of Mutual Information Estimators". The tasks are distributions
+that are not normal, and smooth maps of x and y, which do not change the mutual information.
 """
 
 import math
@@ -17,10 +19,10 @@ from cpc.types import check_number
 
 
 def beyond_normal() -> tuple[Task, ...]:
-    """Return the forty tasks under the names and in the order of the public suite.
+    """Return the forty tasks, with the names and in the order of the public benchmark.
 
-    The suite rescales tasks to unit variance, which leaves information as it is: divide by the
-    standard deviation of a sample for the same.
+    The public benchmark rescales all tasks to unit variance, which does not change the information.
+    To reproduce this, divide samples by their standard deviation.
 
     >>> tasks = beyond_normal()
     >>> len(tasks), tasks[0].name, round(tasks[0].mutual_information, 4)
@@ -57,10 +59,10 @@ def beyond_normal() -> tuple[Task, ...]:
 
 
 def normal_task(name: str, covariance: Float[np.ndarray, "d d"], dim_x: int) -> Task:
-    """Return a normal law whose first dim_x dimensions are x and the others y."""
+    """Return a Gaussian task whose first dim_x dimensions are x and whose others are y."""
     root = jnp.asarray(np.linalg.cholesky(covariance), jnp.float32)
-    # |x whiten_x|^2 = -2 log p(x) + const. The square form of a matrix with equal entries would be
-    # wrong under jit on the CPU (jaxlib 0.10.2, a fused product).
+    # |x whiten_x|^2 = -2 log p(x) + const. A quadratic form with a matrix of equal entries would be
+    # wrong under jit on the CPU, because jaxlib 0.10.2 fuses the product.
     whiten = _whitening(covariance)
     whiten_x, whiten_y = (_whitening(covariance[i, i]) for i in (slice(dim_x), slice(dim_x, None)))
     information = gaussian_information(covariance, dim_x)
@@ -83,13 +85,19 @@ def _whitening(covariance):
 
 
 def dense_task(dim: int) -> Task:
-    """Return normals that all correlate by 1/2; one canonical correlation, d / (d + 1)."""
+    """Return a Gaussian task in which all pairs of dimensions have correlation 1/2.
+
+    The only nonzero canonical correlation is d / (d + 1).
+    """
     covariance = np.full((2 * dim, 2 * dim), 0.5) + 0.5 * np.eye(2 * dim)
     return normal_task(f"multinormal-dense-{dim}-{dim}-0.5", covariance, dim)
 
 
 def two_pairs_task(dim: int) -> Task:
-    """Return normals with correlations of 0.8 of x_1, y_1 and x_2, y_2: I = -ln(1 - 0.64)."""
+    """Return a Gaussian task with correlation 0.8 between x_1 and y_1, and between x_2 and y_2.
+
+    All other correlations are 0, so I = -ln(1 - 0.64).
+    """
     covariance = np.eye(2 * dim)
     for i in range(2):
         covariance[i, dim + i] = covariance[dim + i, i] = 0.8
@@ -97,9 +105,10 @@ def two_pairs_task(dim: int) -> Task:
 
 
 def student_task(dim_x: int, dim_y: int, df: int) -> Task:
-    """Return Student's law without correlation, whose x and y share only their scale.
+    """Return a task of an uncorrelated Student's t-distribution, in which x and y share a scale.
 
-    (x, y) = z sqrt(df / chi^2_df). I = `student_information`, none of it linear.
+    (x, y) = z sqrt(df / chi^2_df), with z standard normal. I is `student_information`, none of
+    which comes from linear dependence.
     """
     information = student_information(dim_x, dim_y, df)
 
@@ -123,9 +132,9 @@ def student_task(dim_x: int, dim_y: int, df: int) -> Task:
 
 
 def student_information(dim_x: int, dim_y: int, df: int) -> float:
-    """Return the information of Student's law with df degrees of freedom, without correlation.
+    """Return the information of an uncorrelated t-distribution with df degrees of freedom.
 
-    I = g(df) + g(df + m + n) - g(df + m) - g(df + n) nats, with m and n dimensions and
+    I = g(df) + g(df + m + n) - g(df + m) - g(df + n) nats, where m is `dim_x`, n is `dim_y`, and
     g(a) = ln Gamma(a / 2) - (a / 2) psi(a / 2) (after Arellano-Valle et al. 2013).
 
     >>> round(student_information(1, 1, 1), 4)
@@ -133,7 +142,7 @@ def student_information(dim_x: int, dim_y: int, df: int) -> float:
     """
     for name, value in (("dim_x", dim_x), ("dim_y", dim_y), ("df", df)):
         check_number(name, value, least=1)
-    from scipy.special import digamma  # a third of a second, which no start of training needs
+    from scipy.special import digamma  # imported late because it takes a third of a second
 
     def g(a):
         return math.lgamma(a / 2) - a / 2 * digamma(a / 2)
@@ -142,9 +151,9 @@ def student_information(dim_x: int, dim_y: int, df: int) -> float:
 
 
 def additive_uniform_task(epsilon: float | int) -> Task:
-    """Return a uniform x on [0, 1], and y = x + uniform noise on [-epsilon, epsilon].
+    """Return a task of x uniform on [0, 1] and y = x + uniform noise on [-epsilon, epsilon].
 
-    I = epsilon - ln(2 epsilon) for epsilon up to 1/2, else 1 / (4 epsilon).
+    I = epsilon - ln(2 epsilon) for epsilon up to 1/2, and 1 / (4 epsilon) for larger epsilon.
     """
     check_number("epsilon", epsilon, above=0)
     small = epsilon <= 0.5
@@ -155,9 +164,10 @@ def additive_uniform_task(epsilon: float | int) -> Task:
         return x, x + epsilon * (2 * noise - 1)
 
     def log_ratio(x, y):
-        y = y[:, 0]  # p(y) is the length of the x that reach y, over 2 epsilon
+        y = y[:, 0]
+        # p(y) is the length of the interval of x within epsilon of y, divided by 2 epsilon.
         reach = jnp.minimum(y + epsilon, 1) - jnp.maximum(y - epsilon, 0)
-        # Half a rounding wider, so that a drawn pair never lies outside.
+        # The tolerance keeps sampled pairs inside despite rounding.
         near = jnp.abs(y - x) <= epsilon + 1e-6
         return jnp.where(near, -jnp.log(jnp.maximum(reach, 1e-6)), -jnp.inf)
 
@@ -165,14 +175,14 @@ def additive_uniform_task(epsilon: float | int) -> Task:
 
 
 class Map(NamedTuple):
-    """A smooth map of one side and its inverse, which leave information as it is."""
+    """An invertible smooth map of x or y and its inverse, which do not change the information."""
 
     forward: Callable[[Array], Array]
     inverse: Callable[[Array], Array]
 
 
 def mapped(name: str, task: Task, map_x: Map, map_y: Map | None = None) -> Task:
-    """Return a task with x and y mapped, by default by the same map."""
+    """Return a copy of a task with x and y transformed. `map_y` defaults to `map_x`."""
     map_y = map_y or map_x
 
     def sample(rng, n):
@@ -186,7 +196,7 @@ def mapped(name: str, task: Task, map_x: Map, map_y: Map | None = None) -> Task:
 
 
 def spiral(i: int, j: int) -> Map:
-    """Return the map that turns the plane of dimensions i and j by |x|^2 / d."""
+    """Return the map that rotates dimensions i and j by the mean square of x over dimensions."""
 
     def turn(x, sign):
         angle = sign * jnp.square(x).sum(1) / x.shape[1]
@@ -198,7 +208,7 @@ def spiral(i: int, j: int) -> Map:
 
 
 def _increasing(function: Callable, low: float, high: float) -> Map:
-    """Return an increasing map, inverted by bisection in [low, high]."""
+    """Return the map of an increasing function, with an inverse by bisection in [low, high]."""
 
     def inverse(target):
         def halve(_, ends):
@@ -234,13 +244,13 @@ def _unroll(x):
 
 
 IDENTITY = Map(lambda x: x, lambda x: x)
-#: ndtr rounds to 1 beyond 5.4: the inverse stays finite there.
+#: The clipping keeps the inverse finite above 5.4, where ndtr rounds to 1.
 NORMAL_CDF = Map(ndtr, lambda u: ndtri(jnp.clip(u, 1e-30, 1 - 2.0**-24)))
 HALF_CUBE = Map(lambda x: x * jnp.sqrt(jnp.abs(x)), lambda x: jnp.sign(x) * jnp.abs(x) ** (2 / 3))
 ASINH = Map(jnp.arcsinh, jnp.sinh)
 SWISS_ROLL = Map(_roll, _unroll)
 WIGGLY_X = _increasing(_wiggly_x, -12.0, 12.0)
 WIGGLY_Y = _increasing(_wiggly_y, -12.0, 12.0)
-#: From the uniform law to a mixture of two normals: the inverse of the mixture's cdf.
+#: Maps from uniform variables to mixtures of two normals, by the inverse cdf of each mixture.
 BIMODAL_X = Map(*_increasing(lambda x: 0.3 * ndtr(x) + 0.7 * ndtr(x - 5), -15.0, 15.0)[::-1])
 BIMODAL_Y = Map(*_increasing(lambda y: 0.5 * ndtr(y + 1) + 0.5 * ndtr(y - 3), -15.0, 15.0)[::-1])

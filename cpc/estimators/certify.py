@@ -1,7 +1,7 @@
-"""Certify an estimator of mutual information against laws whose information is known.
+"""Tests of mutual-information estimators on distributions whose information is known.
 
-Under a small discrete law every batch is enumerated, so that expectations are exact. Gaussian
-batches then show bias and spread from 2 to 10 nats.
+For a small discrete distribution all batches are enumerated, so that expected values are exact.
+Gaussian batches measure bias and standard deviation for 2 to 10 nats.
 """
 
 import functools
@@ -19,39 +19,39 @@ from cpc.estimators.estimate import Estimate
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.types import UserError
 
-#: p(x, y) of three x and two y, 0.194 nats, without symmetry.
+#: Joint probabilities of three x and two y without symmetry, which share 0.194 nats.
 LAW = np.array([[0.30, 0.05], [0.10, 0.15], [0.07, 0.33]])
-#: Gaussian batches: dimensions, information in nats, and batches of each size.
+#: Gaussian batches: number of dimensions, information in nats, and number of batches per size.
 DIM, NATS, BATCHES = 20, (2.0, 4.0, 6.0, 8.0, 10.0), {64: 100, 128: 50}
-#: Rounding of float32 in values of a few nats.
+#: Tolerance for float32 rounding of values of a few nats.
 ROUNDING = 1e-4
 
 
 class Row(NamedTuple):
-    """One check."""
+    """The result of one check of an estimator."""
 
     check: str
     expected: str
     measured: float
     spread: float
-    """Standard deviation over batches, or standard error; NaN if nothing is random."""
+    """Standard deviation over batches, or standard error. NaN if the check is not random."""
     passed: bool | None
-    """None if nothing was promised."""
+    """None if the estimator guarantees nothing about this value."""
 
 
 class Certificate(NamedTuple):
-    """The promise of an estimator and its measurements; print it."""
+    """The guarantees of an estimator and the results of all checks. Printing it gives a table."""
 
     promise: str
     rows: tuple[Row, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether no promise was broken."""
+        """Whether no check failed."""
         return not any(row.passed is False for row in self.rows)
 
     def __str__(self) -> str:
-        """The table, aligned."""
+        """Format the results as a table with aligned columns."""
         lines = [("check", "expected", "measured", "")]
         for row in self.rows:
             spread = "" if math.isnan(row.spread) else f" ± {row.spread:.2f}"
@@ -63,7 +63,7 @@ class Certificate(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """The promises of an estimator; sign is +1 below the truth, -1 above it, or 0."""
+    """The guarantees of an estimator: sign is +1 for a lower bound, -1 for an upper one, or 0."""
 
     known: bool
     is_bound: bool
@@ -73,7 +73,7 @@ class _Label(NamedTuple):
         return ("", "at most ", "at least ")[self.sign] + f"{truth:.4g}"
 
     def judge(self, excess):
-        """Judge the excess of a value over the truth, in the direction that the label forbids."""
+        """Return whether the excess over the truth is allowed, or None without a guarantee."""
         return bool(excess <= ROUNDING) if self.sign else None
 
 
@@ -81,18 +81,21 @@ def certify(
     estimator: Callable[[Float[Array, "n n"]], Estimate | Float[Array, ""]],
     shift: float | int = 0.0,
 ) -> Certificate:
-    """Check an estimator, our own or any other, on laws whose information is known.
+    """Check the guarantees of an estimator on distributions whose information is known.
 
-    Checked are `is_bound` and `side`: the expected value, for every critic tried if it is a bound
-    and for the exact one otherwise. On Gaussian batches the mean is checked while the partition is
-    well sampled; above that, most batches of an honest bound may pass the truth though their mean
-    does not, and 1 batch in 20 must stay on its side. Also `ceiling`, which must be reached and
-    never passed; that rows are x; that values and gradients are finite at scores of +-1e4, and not
-    NaN at the -inf of impossible pairs. Other rows inform. A bare number promises nothing.
+    The expected value must be on the `side` of the truth that the estimator declares, for every
+    tested critic if `is_bound`, and otherwise for the exact critic. On Gaussian batches the mean is
+    checked if the partition is well sampled. For more information, most batches of a correct bound
+    may be on the wrong side although their mean is not, so only 1 batch in 20 must be on its side.
+
+    The `ceiling` must be reached and never exceeded, and rows of scores must be x. Values and
+    gradients must be finite for scores of +-1e4, and not NaN for impossible pairs with score -inf.
+    Further rows of the table are not judged. A result that is not an `Estimate` has no guarantees.
 
     Args:
-      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2.
-      shift: constant that its best critic adds to the log ratio: 1 for `nwj`.
+      estimator: function of scores (n, n) that returns an `Estimate` or a number. It must be
+        written in jax.numpy and accept any n of at least 2.
+      shift: constant that the best critic adds to the log ratio, such as 1 for `nwj`.
 
     >>> from cpc.estimators import info_nce
     >>> certificate = certify(info_nce)
@@ -103,13 +106,13 @@ def certify(
         jax.eval_shape(estimator, jax.ShapeDtypeStruct((4, 4), jnp.float32))
     except jax.errors.JAXTypeError as error:
         raise UserError(
-            "JAX cannot trace the estimator: write it in jax.numpy, without float() or numpy"
+            "JAX cannot trace the estimator: write it in jax.numpy, without float() or NumPy"
         ) from error
     result = estimator(jnp.zeros((4, 4), jnp.float32))
     known = isinstance(result, Estimate)
     estimate = _as_estimate(result)
     if estimate.is_bound and estimate.side not in ("lower", "upper"):
-        raise UserError(f"a bound must have the side lower or upper (got {estimate.side!r})")
+        raise UserError(f'the side of a bound must be "lower" or "upper" (got {estimate.side!r})')
 
     @jax.jit
     @jax.vmap
@@ -140,7 +143,7 @@ def _as_estimate(result):
 
 
 def _expectations(evaluate, label, shift):
-    """Exact expected values: the exact critic, the matrix transposed, every critic, independence.
+    """Yield exact expected values of the exact critic, its transposed scores, and other critics.
 
     log N - L of the exact critic is I - KL(1/N sum_j p(x, y_j) prod_l p(y_l) || p(x) prod p(y)).
     """
@@ -148,7 +151,7 @@ def _expectations(evaluate, label, shift):
     log_ratio = np.log(LAW / product)
     information = float((LAW * log_ratio).sum())
     rng = np.random.default_rng(0)
-    others = [  # the exact critic scaled, shifted and with noise, and noise alone
+    others = [  # the exact critic, scaled, shifted and with added noise; a scale of 0 is noise only
         scale * log_ratio + offset + noise * rng.normal(size=LAW.shape)
         for scale, offset, noise in itertools.product((0, 0.5, 1, 2, 5), (-1, 0, 1), (0, 1))
     ]
@@ -181,7 +184,7 @@ def _expectations(evaluate, label, shift):
 
 
 def _info_nce_exactly(law, n):
-    """Return I - KL by enumeration of one x and its n candidates; rows of `law` are x."""
+    """Return I - KL by enumerating one x and its n candidates. Rows of `law` are x."""
     px, py = law.sum(1), law.sum(0)
     ratio = law / np.outer(px, py)
     candidates = np.array(list(itertools.product(range(len(py)), repeat=n)))
@@ -192,7 +195,7 @@ def _info_nce_exactly(law, n):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _gaussian_scores(n, batches, shift):
-    """Return exact critics of Gaussian batches (information * batches, n, n)."""
+    """Return scores of the exact critic on Gaussian batches (information * batches, n, n)."""
 
     def scores(rng, nats):
         return gaussian_log_ratio(*correlated_gaussians(rng, n, DIM, nats), nats) + shift
@@ -203,7 +206,7 @@ def _gaussian_scores(n, batches, shift):
 
 
 def _gaussian_batches(evaluate, label, shift):
-    """Yield bias and spread with the exact critic, and the limit for many pairs."""
+    """Yield the mean and standard deviation for the exact critic, and the limit for many pairs."""
     means, errors = [], []
     for n, batches in BATCHES.items():
         value, _ = evaluate(_gaussian_scores(n, batches, shift))
@@ -222,14 +225,14 @@ def _gaussian_batches(evaluate, label, shift):
             if nats == NATS[0]:
                 means.append(sample.mean())
                 errors.append(error)
-    # The bias of most estimates falls as 1 / N: the line through N and 2 N, at 1 / N = 0.
+    # The bias of most estimates falls as 1 / N, so extrapolate from N and 2 N to 1 / N = 0.
     limit, error = 2 * means[1] - means[0], math.hypot(2 * errors[1], errors[0])
     check = f"Gaussian, I = {NATS[0]:g}, on a line to 1 / N = 0"
     yield Row(check, f"{NATS[0]:g}", limit, error, None)
 
 
 def _offsets(evaluate):
-    """Yield the changes of the value by terms of x or y alone; rows have the free one."""
+    """Yield the changes of the value if a constant, h(x) or h(y) is added to the scores."""
     rng = np.random.default_rng(0)
     scores, offset = rng.normal(size=(8, 8)), 2 * rng.normal(size=8)
     stack = np.stack([scores, scores + 2, scores + offset[:, None], scores + offset])
@@ -245,7 +248,7 @@ def _offsets(evaluate):
 
 
 def _ceiling(evaluate, label):
-    """Yield the highest value of sure and of random critics next to the promised ceiling."""
+    """Yield the highest value over confident and random critics, compared with the ceiling."""
     n = 8
     sizes = (-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
     diagonal = np.eye(n, dtype=bool)
@@ -253,7 +256,8 @@ def _ceiling(evaluate, label):
     random = 10 * np.random.default_rng(0).normal(size=(100, n, n))
     value, ceilings = evaluate(np.concatenate([sure, random]).astype(np.float32))
     highest, ceiling = float(value.max()), float(ceilings[0])
-    # Without a ceiling: more than N pairs can ever vouch for (McAllester & Stratos 2020).
+    # An estimator without a ceiling must exceed 2 log N + 5, which is more than a lower bound from
+    # N pairs can guarantee with high confidence (McAllester & Stratos 2020).
     goal = ceiling - 0.1 if math.isfinite(ceiling) else 2 * math.log(n) + 5
     yield Row(
         f"highest of any {n} pairs",
@@ -265,7 +269,7 @@ def _ceiling(evaluate, label):
 
 
 def _finite(estimator):
-    """Count values that are not finite for huge scores and for impossible pairs."""
+    """Count invalid values and gradients for scores of +-1e4, and for impossible pairs."""
     diagonal, signs = np.eye(8, dtype=bool), (-1e4, 0.0, 1e4)
     scores = [np.where(diagonal, d, o) for d, o in itertools.product(signs, repeat=2)]
     scores.append(np.random.default_rng(0).choice(signs, (8, 8)))
@@ -274,6 +278,6 @@ def _finite(estimator):
     scores.append(np.where(symbols[:, None] == symbols, math.log(8), -np.inf))
     leaves = jax.jit(jax.vmap(value))(np.stack(scores).astype(np.float32))
     broken = 0
-    for leaf in map(np.asarray, leaves):  # the last value may be infinite
+    for leaf in map(np.asarray, leaves):  # the last entry may be infinite, but not NaN
         broken += int((~np.isfinite(leaf[:-1])).sum() + np.isnan(leaf[-1]).sum())
     return Row("not finite at +-1e4, NaN at -inf", "0", broken, math.nan, broken == 0)

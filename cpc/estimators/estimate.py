@@ -1,11 +1,15 @@
-"""Estimates of mutual information from a critic's scores or from samples, and their claims.
+"""Estimators of mutual information I, in nats, from a critic's scores or from samples.
 
-With r(x, y) = p(x, y) / (p(x) p(y)), f the scores, joint pairs (i, i) and product pairs (i, j):
-InfoNCE, its interpolation with TUBA and ML-CPC classify pairs of a batch and have a ceiling. DV,
-MINE, TUBA, NWJ, JS, SMILE and CLUB, which take the mean exponent of a critic, have none, but a
-variance that grows as e^I: the partition of n draws from a Gaussian law varies by
-(e^(2I) - 1) / n, and a batch without the tail reads high (McAllester & Stratos 2020). All raise a
-UserError for scores that are not square, or a single pair.
+A critic gives a score f_ij to each pair (x_i, y_j) of a batch. Pairs (i, i) are drawn from the
+joint distribution, pairs (i, j) from the product of the marginals, and the density ratio of the two
+is r(x, y) = p(x, y) / (p(x) p(y)). "best f" is the critic with the best expected estimate.
+
+InfoNCE, its interpolation with TUBA, and ML-CPC classify the pairs of a batch and have a ceiling.
+DV, MINE, TUBA, NWJ, JS, SMILE and CLUB have no ceiling. Those that average e^f have a variance that
+grows as e^I: the partition of n draws from a Gaussian distribution has variance (e^(2I) - 1) / n,
+and a batch without samples from the tail gives too high a value (McAllester & Stratos 2020).
+
+Scores that are not square, or that contain a single pair, raise `UserError`.
 """
 
 import dataclasses
@@ -29,45 +33,45 @@ from cpc.types import UserError, check_number, check_shape
 )
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """An estimate of mutual information with its claims; a pytree.
+    """A pytree of an estimate of mutual information I and the guarantees of its estimator.
 
     >>> Estimate(1.5, is_bound=True, ceiling=4.2, side="lower")
     Estimate(value=1.5, is_bound=True, ceiling=4.2, side='lower')
     """
 
     value: Any
-    """Nats; float32 (), or the axes of a vmap."""
+    """The estimate in nats, a float32 scalar or an array with the axes of a vmap."""
     is_bound: bool = False
-    """Whether the value bounds I in expectation for every critic, batch by batch."""
+    """Whether the expected value over batches of this size bounds I for every critic."""
     ceiling: Any = math.inf
-    """Nats that no batch of this size can exceed with any critic; inf if unlimited."""
+    """Largest value, in nats, of any critic on a batch of this size, or inf without a limit."""
     side: str = ""
-    """Side of I of the expected value, "lower" or "upper": for every critic if `is_bound`, else for
-    the exact critic; "" if it may be either."""
+    """Either "lower" if the expected value is at most I, "upper" if it is at least I, or "". This
+    holds for every critic if `is_bound` is True, and otherwise for the exact critic."""
 
 
-#: e^75 times a score of 1e4 is still a number in float32.
+#: Scores above this value use the tangent of e^s: e^75 times 1e4 does not overflow float32.
 LARGEST_EXPONENT = 75.0
 #: Replaces the -inf of impossible pairs in differences and sums that would be NaN.
 LOWEST = -1e30
 
 
 def split(scores):
-    """Return float32 scores of the joint pairs (n,), and the matrix with -inf in their place."""
+    """Return the joint scores (n,) in float32, and all scores (n, n) with -inf on the diagonal."""
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or scores.shape[0] < 2:
-        problem = f"scores has the shape {scores.shape}, not (n, n) with 2 pairs or more"
-        raise UserError(f"{problem}: pass rows x, columns y, joint pairs on the diagonal")
+        problem = f"scores has the shape {scores.shape}, but must be (n, n) with n at least 2"
+        raise UserError(f"{problem}: pass a row per x and a column per y, in the same order")
     scores = scores.astype(jnp.float32)
     return jnp.diagonal(scores), jnp.where(off_diagonal(scores.shape[0]), scores, -jnp.inf)
 
 
 def off_diagonal(n):
-    """Return a mask (n, n) of the pairs of the product law."""
+    """Return a mask (n, n) of the product pairs, which are off the diagonal."""
     return ~jnp.eye(n, dtype=bool)
 
 
 def mean_off(values):
-    """Return the mean off the diagonal; entries are divided first, so that the sum is finite."""
+    """Return the mean off the diagonal. Entries are divided first, so that the sum is finite."""
     n = values.shape[0]
     return jnp.where(off_diagonal(n), values / (n * (n - 1)), 0.0).sum()
 
@@ -79,21 +83,22 @@ def log_mean_exp_off(product):
 
 
 def exp(scores):
-    """Return e^s, continued by its tangent above s = 75 to stay finite in float32.
+    """Return e^s, or its tangent at s = 75 for larger s, which stays finite in float32.
 
-    sup over s of (r s - e^s) is the same for ratios r below e^75, and so are the bounds by it: a
-    diverging critic gets a finite value far below the truth, and a gradient.
+    The supremum of r s - e^s over s is unchanged for ratios r below e^75, and so are the bounds
+    that rely on it. A diverging critic gets a finite value far below I and a finite gradient.
     """
     excess = jnp.maximum(scores - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(scores, LARGEST_EXPONENT)) * (1.0 + excess)
 
 
 def info_nce(scores: Float[Array, "n n"]) -> Estimate:
-    """Estimate I by how well x_i finds its y_i in the row (van den Oord et al. 2018).
+    """Estimate I by classifying which y_j belongs to each x_i (van den Oord et al. 2018).
 
     log n + mean_i [ f_ii - log sum_j e^f_ij ]; best f = log r + any h(x).
 
-    A lower bound with the ceiling log n; it is low by 10 % at half of it.
+    The estimate is a lower bound with the ceiling log n. With the best critic it is about 10 % too
+    low if I is half of the ceiling.
 
     >>> info_nce(jnp.zeros((4, 4))).value
     Array(0., dtype=float32)
@@ -109,16 +114,17 @@ def interpolated(
     log_baseline: float | int | Float[Array, ""] | Float[Array, " n"],
     alpha: float | int | Float[Array, ""],
 ) -> Estimate:
-    """Estimate I between InfoNCE and TUBA: less bias for more variance (Poole et al. 2019, eq. 10).
+    """Estimate I by an interpolation between InfoNCE and TUBA (Poole et al. 2019, eq. 10).
 
     1 + mean_(i != j) [ f_ii - log b_i(j) ] - mean_(i != j) e^f_ij / b_i(i), with the baseline
     b_i(k) = alpha mean_(l != k) e^f_il + (1 - alpha) a_i; best f = log r + log a(x).
 
-    A lower bound for every a(x) that does not depend on y. alpha = 1 is InfoNCE among n - 1, with
-    the ceiling log(n - 1); alpha = 0 is TUBA, without one; between, it is 1 + log((n - 1) / alpha).
-    log a is that of each row, or one for all, and may be learned.
+    The estimate is a lower bound for every a(x) that does not depend on y. A smaller alpha gives
+    less bias and more variance. alpha = 1 is InfoNCE among n - 1 candidates with the ceiling
+    log(n - 1), and alpha = 0 is TUBA, which has no ceiling. Between the two, the ceiling is
+    1 + log((n - 1) / alpha). `log_baseline` is log a, one number or one per row. It may be learned.
 
-    A critic without doubt ends at its ceiling, 1 + log 14:
+    A critic that separates all pairs reaches the ceiling, 1 + log 14:
 
     >>> sure = jnp.where(jnp.eye(8, dtype=bool), 300.0, -300.0)
     >>> estimate = interpolated(sure, 0.0, 0.5)
@@ -142,9 +148,10 @@ def interpolated(
 
 
 def _log_sum_without(scores):
-    """Return the log of the sum of e^s over row i without column k, [i, k].
+    """Return an array [i, k] of log sum_(j != k) e^s_ij.
 
-    Only at the largest score of a row would total - own cancel; there the sum is computed directly.
+    Subtracting one term from the sum loses precision only at the largest score of a row, so for
+    that entry the sum is computed directly.
     """
     top = jnp.argmax(scores, axis=1, keepdims=True) == jnp.arange(scores.shape[1])
     total = jax.nn.logsumexp(scores, axis=1, keepdims=True)
@@ -156,12 +163,13 @@ def _log_sum_without(scores):
 def ml_cpc(
     scores: Float[Array, "n n"], alpha: float | int | Float[Array, ""] | None = None
 ) -> Estimate:
-    """Estimate I by all pairs of a batch in one softmax (Song & Ermon 2020, multi-label CPC).
+    """Estimate I with one softmax over all pairs of a batch (Song & Ermon 2020, multi-label CPC).
 
     mean_i log [ n^2 e^f_ii / (alpha sum_j e^f_jj + (n - alpha) / (n - 1) sum_(j != k) e^f_jk) ]
 
-    A lower bound with the ceiling log(n / alpha). alpha, the weight of the joint pairs in the sum,
-    is from n / (n (n - 1) + 1), the default with the ceiling log(n (n - 1) + 1), to 1.
+    The estimate is a lower bound with the ceiling log(n / alpha). alpha is the weight of the joint
+    pairs in the sum. It must be between n / (n (n - 1) + 1), the default, and 1. The default gives
+    the ceiling log(n (n - 1) + 1).
 
     >>> ml_cpc(jnp.zeros((4, 4))).value + 0.0
     Array(0., dtype=float32)
@@ -185,12 +193,12 @@ MINE_DECAY, MIN_MINE_AVERAGE = 0.9, 1e-4
 
 
 def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
-    """Estimate I by the supremum of Donsker & Varadhan.
+    """Estimate I by the Donsker-Varadhan representation of the KL divergence.
 
     mean f_ii - log mean_(i != j) e^f_ij; best f = log r + any constant.
 
-    A lower bound for exact means only: the logarithm of a sampled mean is biased upwards, by 15 %
-    at I = 10 nats with 64 pairs.
+    This is a lower bound only if both means are exact. The logarithm of a sampled mean is biased,
+    which makes the estimate 15 % too high at I = 10 nats with 64 pairs.
 
     >>> donsker_varadhan(jnp.array([[2.0, 0.0], [0.0, 2.0]])).value
     Array(2., dtype=float32)
@@ -204,10 +212,16 @@ def mine(
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
-    The value is `donsker_varadhan`. Its gradient is that of mean f_ii - u / b, where
-    u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is held constant: the
-    average over steps, whose log is 0 before the first, lowers the bias of the gradient, not that
-    of the value. Returns the estimate, and log b for the next step.
+    The value is that of `donsker_varadhan`. The gradient is that of mean f_ii - u / b, where
+    u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is treated as a constant. The
+    moving average over training steps reduces the bias of the gradient, but not of the value.
+
+    Args:
+      scores: scores f of a batch.
+      log_average: log of the moving average after the previous step, or 0 at the first step.
+
+    Returns:
+      The estimate, and log b, which is the `log_average` of the next step.
 
     The average moves from 1 to 0.9 + 0.1 e:
 
@@ -233,7 +247,7 @@ def tuba(
 
     1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
 
-    A lower bound for every a(x) that does not depend on y: one of each row, or one for all.
+    This is a lower bound for every a(x) that does not depend on y. `log_baseline` is log a(x).
 
     >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
     Array(2., dtype=float32)
@@ -245,11 +259,12 @@ def tuba(
 
 
 def nwj(scores: Float[Array, "n n"]) -> Estimate:
-    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010), or f-GAN KL, or MINE-f.
+    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010).
 
-    mean f_ii - mean_(i != j) e^(f_ij - 1): TUBA with a = e; best f = 1 + log r.
+    mean f_ii - mean_(i != j) e^(f_ij - 1); best f = 1 + log r.
 
-    A lower bound, without bias at the best critic, with a large variance.
+    This is TUBA with a = e, also called f-GAN KL or MINE-f. The lower bound has no bias for the
+    best critic, but a large variance.
     """
     return tuba(scores, 1.0)
 
@@ -257,17 +272,20 @@ def nwj(scores: Float[Array, "n n"]) -> Estimate:
 def js(scores: Float[Array, "n n"]) -> Estimate:
     """Estimate I with a critic that was trained on `js_objective` (Poole et al. 2019, sec. 2.3).
 
-    1 + mean f_ii - mean_(i != j) e^f_ij: NWJ at 1 + f, since that training ends at f = log r.
+    1 + mean f_ii - mean_(i != j) e^f_ij; best f = log r.
 
-    A lower bound. Public code returns `nwj(scores)` instead, which at f = log r is I - 1/e.
+    This is the NWJ lower bound at 1 + f, because training on `js_objective` converges to f = log r.
+    Public code returns `nwj(scores)` instead, which is I - 1/e at f = log r.
     """
     return tuba(scores, 0.0)
 
 
 def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
-    """Return the objective of critics for `js` and `smile`, to be maximised; not an estimate.
+    """Return the Jensen-Shannon objective, to be maximised by critics for `js` and `smile`.
 
     -mean softplus(-f_ii) - mean_(i != j) softplus(f_ij); best f = log r (Hjelm et al. 2019, eq. 4).
+
+    The objective is not an estimate of mutual information.
 
     >>> js_objective(jnp.zeros((2, 2))) + 2 * jnp.log(2.0)
     Array(0., dtype=float32)
@@ -277,13 +295,15 @@ def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
 
 
 def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> Estimate:
-    """Estimate I by DV with a clipped partition (Song & Ermon 2020, eq. 13).
+    """Estimate I by Donsker-Varadhan with clipped product scores (Song & Ermon 2020, eq. 13).
 
-    mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip); the joint scores are not clipped.
-    Train with `js_objective`, whose optimum is f = log r; clip = inf gives Donsker-Varadhan.
+    mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip)
 
-    Not a bound: little variance, but a bias of either sign. The exact critic reads up to 2 nats too
-    high; critics that fit badly hide this.
+    The joint scores are not clipped. Train the critic with `js_objective`, whose optimum is
+    f = log r. With clip = inf the estimate equals `donsker_varadhan`.
+
+    The estimate has a small variance, but it is not a bound: its bias may have either sign. With
+    the exact critic it is up to 2 nats too high. The error of a poorly fitted critic can hide this.
 
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
@@ -300,8 +320,8 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 
     1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
 
-    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u. `u` has one
-    value per joint pair and is learned together with f.
+    The estimate is a lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u.
+    `u` has one value per joint pair and is learned together with f.
 
     >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
     Array(2., dtype=float32)
@@ -314,10 +334,11 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 
 
 def club(log_conditional: Float[Array, "n n"]) -> Estimate:
-    """Estimate I from above by a model of the conditional (Cheng et al. 2020, eq. 7).
+    """Estimate I from above with a model q of the conditional p(y|x) (Cheng et al. 2020, eq. 7).
 
-    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound only if q = p(y|x), so that
-    `is_bound` is False. Any f = log q + h(y) gives the same.
+    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i)
+
+    This is an upper bound only if q = p(y|x), so `is_bound` is False. Adding h(y) has no effect.
 
     >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
     Array(2.5, dtype=float32)
@@ -333,14 +354,16 @@ def ksg(
 ) -> Estimate:
     """Estimate I by nearest neighbours (Kraskov, Stögbauer & Grassberger 2004, algorithm 1).
 
-    psi(k) + psi(n) - mean [ psi(n_x + 1) + psi(n_y + 1) ], n_x the number of points whose x is
-    nearer than the k-th neighbour of the pair, in the largest coordinate difference.
+    psi(k) + psi(n) - mean [ psi(n_x + 1) + psi(n_y + 1) ]
 
-    An estimate on either side of I, with the ceiling psi(n) - psi(k); good in few dimensions. Give
-    x and y comparable scales. On the host, n log n.
+    psi is the digamma function. n_x is the number of points whose x is closer than the k-th nearest
+    neighbour of the pair, and n_y the same for y. Distances are the largest coordinate difference.
+
+    The estimate may be above or below I, has the ceiling psi(n) - psi(k), and is accurate only in
+    few dimensions. Scale x and y to comparable ranges first. Runs on the host in O(n log n) time.
 
     Raises:
-      UserError: k is outside 1 to n - 1, or more than k copies of one pair, as in discrete data.
+      UserError: k is not between 1 and n - 1, or there are more than k copies of one pair.
 
     >>> x = np.arange(50.0)[:, None]
     >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)  # psi(n) - psi(3)
@@ -350,14 +373,15 @@ def ksg(
     n = len(x)
     check_number("k", k, least=1, below=n)
     pairs = np.concatenate([x, y], axis=1)
-    from scipy.spatial import KDTree  # half a second, which no start of training needs
+    from scipy.spatial import KDTree  # imported late because it takes half a second
     from scipy.special import digamma
 
-    radius = KDTree(pairs).query(pairs, k=k + 1, p=np.inf)[0][:, -1]  # the first is the pair
+    # The nearest point is the pair itself.
+    radius = KDTree(pairs).query(pairs, k=k + 1, p=np.inf)[0][:, -1]
     if not radius.all():
         problem = f"more than k = {k} pairs are equal"
-        raise UserError(f"{problem}: nearest neighbours need continuous data, or a little noise")
-    inside = np.nextafter(radius, 0)  # strictly nearer
+        raise UserError(f"{problem}: pass continuous data, or add a little noise to x and y")
+    inside = np.nextafter(radius, 0)  # counts strictly closer points only
     nearer = [KDTree(z).query_ball_point(z, inside, p=np.inf, return_length=True) for z in (x, y)]
     value = digamma(k) + digamma(n) - sum(digamma(count).mean() for count in nearer)
     return Estimate(float(value), ceiling=float(digamma(n) - digamma(k)))
@@ -369,8 +393,10 @@ def cca(
 ) -> Estimate:
     """Estimate I of jointly Gaussian data by canonical correlations.
 
-    -1/2 sum_i log(1 - rho_i^2), infinite if some direction of y is a linear map of x. Only linear
-    dependence counts. On independent Gaussian data it is dx dy / (2 n) too high.
+    -1/2 sum_i log(1 - rho_i^2), with rho_i the canonical correlations.
+
+    Returns an infinite estimate if a linear combination of y is an exact linear function of x. Only
+    linear dependence counts. For independent Gaussian data it is dx dy / (2 n) too high on average.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])
@@ -379,8 +405,8 @@ def cca(
     """
     x, y = _pairs(x, y)
     if len(x) <= x.shape[1] + y.shape[1]:
-        problem = f"there are {len(x)} pairs in {x.shape[1]} + {y.shape[1]} dimensions"
-        raise UserError(f"{problem}: canonical correlations need more pairs than that")
+        problem = f"x and y have {len(x)} pairs in {x.shape[1]} + {y.shape[1]} dimensions"
+        raise UserError(f"{problem}: pass more pairs than dimensions")
     rho = np.linalg.svd(_directions(x).T @ _directions(y), compute_uv=False)
     if (rho > 1 - 1e-12).any():
         return Estimate(math.inf)
@@ -397,9 +423,9 @@ def _pairs(x, y):
     try:
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
-        raise UserError(f"x or y does not hold numbers ({error}): pass two arrays") from None
+        raise UserError(f"x or y has non-numeric entries ({error}): pass two arrays") from None
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
-        raise UserError(f"x is {x.shape} and y is {y.shape}: they must be (n, dx) and (n, dy)")
+        raise UserError(f"the shape of x is {x.shape} and y is {y.shape}: pass (n, dx) and (n, dy)")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise UserError("x or y holds values that are not finite: leave those pairs out")
+        raise UserError("x or y has values that are not finite: remove these pairs")
     return x, y

@@ -1,4 +1,4 @@
-"""Tasks of known mutual information to test estimates on: Gaussians and finite alphabets."""
+"""Gaussian and discrete tasks with known mutual information, for tests of estimators."""
 
 import math
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from jaxtyping import Array, Float, Key
 
 from cpc.types import UserError, check_number
 
-#: Above this limit the noise, e^(-I / d), is below the rounding error of float32.
+#: Above this limit, the noise scale e^(-I / d) is below the rounding error of float32.
 MAX_NATS_PER_DIMENSION = 9.0
 
 
 class Task(NamedTuple):
-    """Pairs (x, y) whose mutual information is known."""
+    """A joint distribution of pairs (x, y) whose mutual information is known."""
 
     name: str
     mutual_information: float
-    """I(x; y), nats."""
+    """The mutual information I(x; y), in nats."""
     sample: Callable[[Key[Array, ""], int], tuple[Float[Array, "n dx"], Float[Array, "n dy"]]]
-    """sample(rng, n): n independent pairs, float32; jittable with n static."""
+    """sample(rng, n) returns n independent pairs in float32. It can be jitted with n static."""
     log_ratio: Callable[[Array, Array], Float[Array, "m n"]]
-    """log_ratio(x, y)[i, j] = log p(x_i, y_j) / (p(x_i) p(y_j)), nats: the best critic; -inf for
-    impossible pairs."""
+    """log_ratio(x, y)[i, j] = log p(x_i, y_j) / (p(x_i) p(y_j)), in nats, which is the exact
+    critic. It is -inf for impossible pairs."""
 
 
 def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False) -> Task:
-    """Return correlated Gaussians, the staircase of Poole et al. (2019, section 3).
+    """Return a task of correlated Gaussians, as in Poole et al. (2019, section 3).
 
     y = rho x + sqrt(1 - rho^2) e in each of `dim` dimensions, with I = -(dim / 2) ln(1 - rho^2).
-    `cubic` returns y^3, which is not linear in x and has the same information.
+    If `cubic` is True, y is replaced by y^3, which is not linear in x and has the same information.
 
     >>> task = gaussian_task(dim=20, mutual_information=4.0)
     >>> x, y = task.sample(jax.random.key(0), 64)
@@ -57,7 +57,7 @@ def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False
 def correlated_gaussians(
     rng: Key[Array, ""], n: int, dim: int, mutual_information: float | int | Float[Array, ""]
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
-    """Draw n pairs of standard normals with I nats, possibly traced, spread over `dim`."""
+    """Draw n pairs of standard normal vectors with I nats in total over `dim` dimensions."""
     rho, noise = correlation(dim, mutual_information)
     x, e = jax.random.normal(rng, (2, n, dim), jnp.float32)
     return x, rho * x + noise * e
@@ -68,10 +68,11 @@ def gaussian_log_ratio(
     y: Float[Array, "n d"],
     mutual_information: float | int | Float[Array, ""],
 ) -> Float[Array, "m n"]:
-    """Score x_i with y_j by the exact log ratio of `correlated_gaussians`.
+    """Return the exact log density ratio of `correlated_gaussians` for all pairs (x_i, y_j).
 
-    I + sum_d [ y_j^2 - (y_j - rho x_i)^2 / (1 - rho^2) ] / 2, which is accurate for rho near 1,
-    unlike the expanded square.
+    I + sum_d [ y_j^2 - (y_j - rho x_i)^2 / (1 - rho^2) ] / 2
+
+    The square is not expanded, so that the result is accurate for rho near 1.
     """
     rho, noise = correlation(x.shape[1], mutual_information)
     residual = (y[None] - rho * x[:, None]) / noise  # (m, n, d)
@@ -81,7 +82,7 @@ def gaussian_log_ratio(
 def correlation(
     dim: int, mutual_information: float | int | Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return rho and sqrt(1 - rho^2) of `dim` pairs with I nats: 1 - rho^2 = e^(-2 I / dim).
+    """Return rho and sqrt(1 - rho^2) for I nats over `dim` pairs, from 1 - rho^2 = e^(-2 I / dim).
 
     >>> rho, noise = correlation(20, 4.0)
     >>> round(float(rho), 4), round(float(rho**2 + noise**2), 4)
@@ -92,7 +93,7 @@ def correlation(
 
 
 def correlation_information(rho: float | int) -> float:
-    """Return the information of two normals with correlation rho: I = -ln(1 - rho^2) / 2 nats.
+    """Return I = -ln(1 - rho^2) / 2 nats, the information of normals with correlation rho.
 
     >>> round(correlation_information(0.75), 4)
     0.4133
@@ -102,7 +103,7 @@ def correlation_information(rho: float | int) -> float:
 
 
 def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> float:
-    """Return the information of the first dim_x and the other dimensions of a normal law.
+    """Return the information between the first dim_x and the other dimensions of a Gaussian.
 
     I = ln( det S_xx det S_yy / det S ) / 2 nats (Cover and Thomas 2006, section 8.4).
 
@@ -115,9 +116,9 @@ def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> fl
 
 
 def ar1_information(phi: float | int, k: int) -> float:
-    """Return the information of x_t and x_(t+k) of x_t = phi x_(t-1) + e_t, per dimension.
+    """Return the information between x_t and x_(t+k) for the process x_t = phi x_(t-1) + e_t.
 
-    I = -ln(1 - phi^(2k)) / 2 nats. The past before x_t adds nothing: the process is Markov.
+    I = -ln(1 - phi^(2k)) / 2 nats per dimension. In this Markov process the past adds nothing.
 
     >>> round(ar1_information(0.9, 1), 4)
     0.8304
@@ -128,7 +129,7 @@ def ar1_information(phi: float | int, k: int) -> float:
 
 
 def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
-    """Return pairs of one-hot vectors drawn from a table of joint probabilities.
+    """Return a task whose pairs of one-hot vectors are drawn from a table of joint probabilities.
 
     >>> copy = discrete_task("copy", np.eye(4) / 4)  # I = ln 4
     >>> x, y = copy.sample(jax.random.key(0), 3)
@@ -137,7 +138,7 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
     """
     if (joint < 0).any() or abs(joint.sum() - 1) > 1e-6:
         problem = f"joint sums to {joint.sum():g} with least entry {joint.min():g}"
-        raise UserError(f"{problem}: probabilities are 0 or more and sum to 1")
+        raise UserError(f"{problem}: pass nonnegative probabilities that sum to 1")
     table = jnp.asarray(_log_ratio(joint), jnp.float32)
     log_joint = jnp.asarray(_log(joint), jnp.float32).ravel()
     p, q = joint.shape
@@ -164,13 +165,13 @@ def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
 
 
 def one_hot_task(num_classes: int) -> Task:
-    """Return a class and its copy: I = ln(num_classes)."""
+    """Return a task of a uniform class and its copy, with I = ln(num_classes)."""
     check_number("num_classes", num_classes, least=1)
     return discrete_task(f"copy-{num_classes}", np.eye(num_classes) / num_classes)
 
 
 def binary_symmetric_task(p: float | int) -> Task:
-    """Return a fair bit and a copy that is right with probability p.
+    """Return a task of a fair bit and a copy that equals the bit with probability p.
 
     I = ln 2 + p ln p + (1 - p) ln(1 - p).
 
@@ -188,18 +189,20 @@ def markov_task(
     emissions: Float[np.ndarray, "p q"] | None = None,
     num_speakers: int = 1,
 ) -> Task:
-    """Return two times of a hidden Markov chain, k apart, with a constant speaker.
+    """Return a task of two emissions of a hidden Markov chain, k steps apart, and a speaker.
 
-    x is the emission at s_t and the speaker, y the emission at s_(t+k) and the speaker: I = ln S +
-    I(emission_t; emission_(t+k)), for S equally likely speakers independent of the chain. As k
-    grows the chain forgets and ln S stays; negatives of the same speaker leave the chain's part.
+    x is the emission at time t together with the speaker, and y is the emission at time t + k with
+    the same speaker. For S equally likely speakers that are independent of the chain,
+    I = ln S + I(emission_t; emission_(t+k)). As k grows, the second term tends to 0 and ln S
+    remains. With negatives of the same speaker, only the second term can be measured.
 
     Args:
-      chain: transition probabilities, rows sum to 1.
-      emissions: emission probabilities, one row per state; by default the state itself.
-      num_speakers: S.
+      chain: transition probabilities. Each row sums to 1.
+      k: number of steps between the emissions.
+      emissions: emission probabilities, one row per state. By default the state itself is emitted.
+      num_speakers: S, the number of speakers.
 
-    A chain that forgets at once leaves the speaker:
+    If consecutive states are independent, only the information of the speaker remains:
 
     >>> task = markov_task(np.full((3, 3), 1 / 3), k=1, num_speakers=4)
     >>> round(task.mutual_information, 4)  # ln 4
@@ -209,7 +212,7 @@ def markov_task(
     for what, table in (("chain", chain), ("emissions", emissions)):
         if (table < 0).any() or np.abs(table.sum(1) - 1).max() > 1e-6:
             problem = f"a row of {what} is not a distribution"
-            raise UserError(f"{problem}: use rows of 0 or more that sum to 1")
+            raise UserError(f"{problem}: pass rows of nonnegative numbers that sum to 1")
     check_number("k", k, least=1)
     check_number("num_speakers", num_speakers, least=1)
     later = np.linalg.matrix_power(chain, k)
@@ -219,7 +222,7 @@ def markov_task(
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """Return the stationary distribution of a chain: pi P = pi, float64."""
+    """Return the stationary distribution of a Markov chain, which solves pi P = pi, in float64."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
     found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
     found = np.where(found > 1e-12, found, 0.0)  # states that are never entered

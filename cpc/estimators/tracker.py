@@ -1,4 +1,4 @@
-"""The tracker of mutual information in a run, and the strict bound across sequences."""
+"""Estimates of mutual information during training, and a lower bound between sequences."""
 
 import dataclasses
 import math
@@ -26,20 +26,20 @@ def bound_over_sequences(
     where: Bool[Array, "b t *lanes"] | None = None,
     sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> OffsetSums:
-    """Return sums for log b - L, with one candidate per sequence, aligned with the positive.
+    """Return sums for log b - L with one candidate per sequence, at the time of the positive.
 
     I(z_(t+k); c_t) >= log b - E [ log sum_j e^s(c_t of i, z_(t+k) of j) - s(i, i) ]
 
-    Independent sequences make the candidates independent draws from the marginal, so that this is a
-    lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC loss under
-    the rule `one_per_sequence`, at b / t of the work. A single sequence lacks negatives: all its
-    sums are 0.
+    s is the score, the dot product of a prediction and a latent. If sequences are independent, the
+    candidates are independent draws from the marginal, so this is a lower bound for any scores
+    (van den Oord et al. 2018, section 2.3). L equals the CPC loss under the rule
+    `one_per_sequence`. A single sequence has no negatives, so all sums are 0.
 
     Args:
-      offsets: offsets of the predictions; 1 to k by default.
-      where: mask of latents that exist; other latents are not candidates.
+      offsets: offsets of the predictions. Defaults to 1 to k.
+      where: mask of the latents. Masked latents are neither anchors nor candidates.
       sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
-        of an earlier one is left out, because copies raise log b but are as easy to distinguish.
+        of an earlier sequence is excluded, because copies raise log b but are as easy to classify.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:
@@ -60,10 +60,10 @@ def is_new(
     end: Int[Array, "#b #t *lanes"],
     mask: Bool[Array, "b t *lanes"],
 ) -> Bool[Array, " b"]:
-    """Return a mask of the sequences that share no sound with an earlier one.
+    """Return a mask of the sequences that share no sound with an earlier sequence.
 
-    The sound of a sequence extends from its `window` to the last `end` of its existing latents.
-    Both count modulo 2^32, so only differences are compared.
+    The sound of a sequence extends from its `window` to the last `end` of its unmasked latents.
+    Sample indices are modulo 2^32, so only differences are compared.
     """
     b = len(mask)
     start = jnp.broadcast_to(window, mask.shape).reshape(b, -1)[:, 0]
@@ -74,14 +74,17 @@ def is_new(
 
 
 class GroupSplit(NamedTuple):
-    """The strict bound, and its parts for the anchors with another candidate of their group."""
+    """The bound between sequences, split into information within and between groups.
+
+    `within` and `between` only count anchors with a negative from their own group.
+    """
 
     whole: OffsetSums
-    """Sums of all anchors, as `bound_over_sequences`."""
+    """Sums over all anchors, as in `bound_over_sequences`."""
     within: OffsetSums
-    """Sums with candidates of the anchor's group alone."""
+    """Sums with candidates from the anchor's group only."""
     between: OffsetSums
-    """Sums with all candidates less the sums in `within`: log N / N_g replaces log N."""
+    """Sums with all candidates minus `within`, so that log N / N_g replaces log N."""
 
 
 def split_by_group(
@@ -93,15 +96,16 @@ def split_by_group(
     where: Bool[Array, "b t *lanes"] | None = None,
     sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> GroupSplit:
-    """Split the strict bound by the group g of each sequence, such as its speaker.
+    """Split the bound between sequences by the group g of each sequence, such as its speaker.
 
-    The chain rule is I(z; c) = I(z; g) + I(z; c | g), if c determines g. With N_g candidates of
+    If c determines g, the chain rule is I(z; c) = I(z; g) + I(z; c | g). With N_g candidates from
     the anchor's own group, which are draws from p(z | g), log N_g - L is a lower bound on the
-    second part. The difference to log N - L of the same anchors estimates the first part: as a
-    difference of two bounds it is not a bound.
+    second term. Its difference from log N - L of the same anchors estimates the first term. This
+    difference of two bounds is not a bound.
 
     Args:
-      group: the group of each sequence; below 0 it is unknown and shared with no other sequence.
+      group: group of each sequence. A negative value means that the group is unknown and not
+        shared with any other sequence.
       offsets, where, sound: as for `bound_over_sequences`.
     """
     b, length, *lanes, width = z.shape
@@ -142,7 +146,7 @@ def split_by_group(
 
 
 def _contrast(scores, where):
-    # Scores of the anchors are (a, b), weights of their negatives (a, b, n).
+    # The results are the scores of the anchors (a, b) and the weights of their negatives (a, b, n).
     positive, own = jnp.diagonal(scores, axis1=1, axis2=2), jnp.eye(scores.shape[-1], dtype=bool)
     total = jax.nn.logsumexp(jnp.where(where | own, scores, -jnp.inf), -1)
     found = jax.vmap(anchor_scores)(total - positive, positive, scores, where)
@@ -150,54 +154,59 @@ def _contrast(scores, where):
 
 
 class Track(NamedTuple):
-    """Arrays (k,), one entry per offset; information in nats."""
+    """Estimates in nats, accuracies and states, with one entry per offset."""
 
     n: np.ndarray
-    """Mean number of candidates, the positive included."""
+    """Mean number of candidates N_i, including the positive."""
     log_n: np.ndarray
-    """The ceiling: mean of log N_i."""
+    """Mean of log N_i, which is the ceiling of the estimate."""
     loss: np.ndarray
     value: np.ndarray
     """Mean of log N_i - L_i."""
     low: np.ndarray
     high: np.ndarray
-    """Ends of the 95 % interval over sequences."""
+    """Upper end of the 95 % confidence interval over sequences; `low` is the lower end."""
     chance: np.ndarray
-    """Chance of acc_top1, mean of 1 / N_i: more than 1 / n if anchors differ in N_i."""
+    """Expected acc_top1 of random guesses, the mean of 1 / N_i. Exceeds 1 / n if N_i varies."""
     acc_top1: np.ndarray
     acc_pairwise: np.ndarray
     state: tuple[str, ...]
-    """diverged, chance, fine, warn or saturated; "" for losses without a log N."""
+    """One of diverged, chance, fine, warn and saturated, or "" if the loss has no log N."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tracker:
-    """A function of sums over anchors: the estimate log N - L with interval, ceiling and state.
+    """A function of sums over anchors that returns log N - L with a confidence interval.
 
-    The value is a lower bound on mutual information only if negatives are independent draws from
-    the marginal (`is_bound`, of the negative rule); otherwise it is an estimate, on either side. A
-    loss that is not log N at chance and 0 at best (`has_log_n`, of `cpc.losses.describe`) has NaN
-    values and empty states.
+    The value is a lower bound on mutual information if the negatives are independent draws from
+    the marginal (`is_bound` of the negative rule). Otherwise it is an estimate that may be too high
+    or too low. Values are NaN and states are empty if the loss is not log N at chance and 0 at best
+    (`has_log_n` of `cpc.losses.describe`).
 
-    The interval treats the sequences of a batch as independent draws. Each of them contributes to
-    the mean R of log N - L by its own anchors and as a negative of the other sequences' anchors.
-    With u_b the sum of log N - L over the anchors of sequence b, less the weight that it receives
-    as a negative (`cpc.losses.blocks.received_weights`), a_b the number of its anchors and
-    U = sum u_b / sum a_b, the standard error is
+    The interval treats the B sequences as independent draws. Each sequence contributes to the mean
+    R of log N - L through its own anchors and as a negative of other sequences' anchors. Let u_b be
+    the sum of log N - L over the anchors of sequence b minus the weight that the sequence receives
+    as a negative (`cpc.losses.blocks.received_weights`), a_b the number of its anchors, and
+    U = sum u_b / sum a_b. The standard error is
 
         sqrt(B / (B - 1) sum (u_b - U a_b)^2) / sum a_b,
 
     which is the first-order projection of a statistic whose terms share draws (Hoeffding 1948;
-    Hajek 1968); the ends are Student's with B - 1 degrees of freedom. In simulations of an
-    autoregressive process with the optimal critic, for 8 to 64 sequences per batch and 1 to 8
-    batches, the interval contains the expectation of R in 0.943 to 0.969 of 1,500 draws; without
-    the negatives, in 0.853 to 0.940. For hard-weighted losses, whose negatives compete, it is too
-    wide: 0.99 (`python -m tests.estimators.coverage`).
+    Hajek 1968). The interval uses Student's t-distribution with B - 1 degrees of freedom. In
+    simulations of an autoregressive process with the optimal critic, for 8 to 64 sequences per
+    batch and 1 to 8 batches, its coverage is 0.943 to 0.969 over 1,500 draws. Without the term for
+    negatives it is 0.853 to 0.940. For hard-weighted losses, whose negatives compete, the interval
+    is too wide, with a coverage of 0.99 (`python -m tests.estimators.coverage`).
 
-    States by R / log N, calibrated on correlated Gaussians with a perfect critic, for N of 64 and
-    more: up to 0.6 the estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above
-    that more (saturated); with N = 16 it is 25 % low at 0.6 already. Chance: the interval reaches
-    down to 0, or the value is under 1 % of log N. Diverged: the loss is more than twice log N.
+    The states are calibrated on correlated Gaussians with a perfect critic and N of at least 64:
+
+        diverged   the loss is more than twice log N
+        chance     the lower end is at most 0, or the value is below 1 % of log N
+        fine       R / log N is at most 0.6, and the value is at most about 10 % too low
+        warn       R / log N is at most 0.9, and the value is up to 38 % too low
+        saturated  R / log N is above 0.9
+
+    With N = 16, the value is already 25 % too low at R / log N = 0.6.
     """
 
     is_bound: bool
@@ -205,18 +214,18 @@ class Tracker:
     has_log_n: bool = True
 
     def __post_init__(self) -> None:
-        """Validate the types, because a rule in place of its `is_bound` would count as true."""
+        """Validate the types, because a rule passed instead of its `is_bound` would be truthy."""
         for name in ("is_bound", "has_log_n"):
             fix = "pass a rule's is_bound" if name == "is_bound" else "pass True or False"
             check_type(name, getattr(self, name), bool, fix)
 
     @property
     def word(self) -> str:
-        """The name of the value: bound or estimate."""
+        """The word for the value in messages, either bound or estimate."""
         return "bound" if self.is_bound else "estimate"
 
     def __call__(self, sums: OffsetSums) -> Track:
-        """Return the track of sums, added up over any number of steps."""
+        """Return estimates, intervals and states from sums over any number of steps."""
         from scipy.special import stdtrit
 
         s: Any = OffsetSums._make(np.asarray(leaf, np.float64) for leaf in sums)
@@ -246,33 +255,33 @@ class Tracker:
         )
 
     def warning(self, track: Track, labels: Sequence[str]) -> str | None:
-        """Return a sentence if the value is worse than chance, at chance or at its ceiling.
+        """Return a warning if the value is worse than chance, at chance or at its ceiling.
 
-        `labels` are the offsets of the track's entries in words, such as 2 or 2 down.
+        `labels` name the offset of each entry of the track, such as "2" or "2 down".
         """
         named = list(zip(labels, track.state, strict=True))
         if "diverged" in track.state:
             loss, ceiling = np.nanmax(track.loss), np.nanmean(track.log_n)
             where = ", ".join(label for label, state in named if state == "diverged")
             return (
-                f"the training diverges: at offset {where} the loss is up to {loss:.3g} nats, that "
-                f"of guessing log N = {ceiling:.2f}; if it stays there, lower optim.learning_rate"
+                f"the training diverges: at offset {where} the loss is up to {loss:.3g} nats, but "
+                f"guessing gives log N = {ceiling:.2f}; if this persists, lower optim.learning_rate"
             )
         if set(track.state) == {"chance"}:
             if np.isnan(track.n).all():
-                return f"the {self.word} has no anchor: the rule leaves none a negative"
+                return f"the {self.word} has no anchor: the rule allows no negatives"
             if np.isnan(track.value).all():
-                return f"the {self.word} is not a number: the loss is NaN at each offset"
+                return f"the {self.word} is not a number: the loss is NaN at every offset"
             value, ceiling = np.nanmean(track.value), np.nanmean(track.log_n)
             return (
-                f"the {self.word} sits at chance: log N - L is {value:.3f} nats of {ceiling:.2f}, "
-                "nothing is predicted yet"
+                f"the {self.word} is at chance: log N - L is {value:.3f} of at most {ceiling:.2f} "
+                "nats, so the model does not predict anything yet"
             )
         full = [label for label, state in named if state == "saturated"]
         if full:
             return (
                 f"the {self.word} is at its ceiling log N at offset {', '.join(full)}: the "
-                "information may be far larger; use more negatives to see it"
+                "information may be far larger; use more negatives to measure it"
             )
         return None
 

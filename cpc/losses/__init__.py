@@ -1,12 +1,12 @@
-"""Contrastive losses: pure functions from positive and negative scores to a loss per anchor.
+"""Contrastive losses, which are pure functions of positive and negative scores.
 
-A loss takes the scores of the positives (m,), the scores of the negatives (m, n) and `where`, a
-mask of the negatives that count, and returns one loss per anchor (m,). Masked entries may hold NaN
-and receive a gradient of exactly zero; an anchor without a negative has loss 0. Mismatched shapes
-and invalid values, such as a temperature of 0, raise `UserError`; traced values are not checked.
+A loss takes the scores of the positives (m,), the scores of the negatives (m, n) and a mask of the
+negatives, `where`, and returns one loss per anchor (m,). Masked entries may be NaN and receive a
+gradient of exactly zero. The loss of an anchor without negatives is 0. Mismatched shapes and
+invalid values, such as a temperature of 0, raise `UserError`. Traced values are not checked.
 
-Losses, sums and scores are float32 and counts int32 or float32, regardless of the dtype of the
-inputs and of `jax_enable_x64`. A gradient has the dtype of the array that it is taken for.
+Losses, sums and scores are float32 and counts are int32 or float32, regardless of the dtype of the
+inputs and of `jax_enable_x64`. Gradients have the dtype of the differentiated array.
 """
 
 from cpc.losses.acpc import acpc_loss as acpc_loss

@@ -1,13 +1,13 @@
-"""Aligned CPC: K predictions matched in order to the next F >= K latents.
+"""Aligned CPC, in which K predictions are matched in order to the next F >= K latents.
 
-A prediction is not tied to one offset but aligned to one or more of the next F latents (frames), so
-the loss depends on the order of the latents but not on their exact times (Chorowski et al. 2021,
+A prediction has no fixed offset, but is aligned to one or more of the next F latents (frames). The
+loss depends on the order of the latents, but not on their exact times (Chorowski et al. 2021,
 "Aligned contrastive predictive coding"). The first frame belongs to prediction 1 and the last frame
-to prediction K; from one frame to the next a path keeps its prediction or advances to the next one.
+to prediction K. From one frame to the next, a path keeps its prediction or advances to the next.
 This is CTC (Graves et al. 2006) without a blank symbol, with binom(F - 1, K - 1) paths.
 
 Each block of anchors is scored once per prediction against all candidates. The scores are then read
-once per frame, because the rule can admit other negatives at each frame:
+once per frame, because the rule may allow different negatives at each frame:
 
     memory    about 6 arrays of K r n scores for a block of r anchors and n candidates, and the
               arrays of K F m costs
@@ -35,7 +35,7 @@ from cpc.losses.tiles import (
 )
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, check_number
 
-#: Cost of a state that no path reaches; finite, so that differences are never NaN.
+#: Cost of a state that no path reaches. The value is finite so that differences are never NaN.
 MAX_COST = 1e30
 
 
@@ -52,27 +52,26 @@ def acpc_loss(
     where: Bool[Array, "b t ..."] | None = None,
     block: int | None = None,
 ) -> tuple[Float[Array, ""], OffsetSums, Float[Array, " k"]]:
-    """Return the mean over anchors of K / F times the cost of aligning F frames to K predictions.
+    """Return the aligned CPC loss of F frames and K predictions, averaged over anchors.
 
     L = K / F mean_t C_t,  C_t = -log sum_paths prod_f p(z_(t+f) | path_f)
 
     p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as in InfoNCE. The candidates are the
-    frame itself and the negatives that the rule allows at offset f. With F = K the loss is that of
-    `cpc_loss`, restricted to anchors with F latents ahead. It does not bound mutual information,
-    since the frames that are predicted also select the path: at equal scores, C summed over all
-    paths is F log N - log binom(F - 1, K - 1).
+    frame itself and the negatives that the rule allows at offset f. With F = K the loss equals
+    `cpc_loss` for anchors that have F latents ahead. It does not give a bound on mutual
+    information, because the predicted frames also select the path. At equal scores, the cost C
+    over all paths is F log N - log binom(F - 1, K - 1).
 
     Args:
       outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead are not counted.
       best: score only the best path instead of the sum over all paths.
-      sampler: function that picks among the allowed negatives, separately per frame and prediction.
-      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB on a CPU
-        or 1 GB on an accelerator.
+      sampler: sampler of the allowed negatives, used separately for each frame and prediction.
+      block: number of anchors scored at a time. By default, the scores of a block fit in 256 MB on
+        a CPU or 1 GB on an accelerator.
 
     Returns:
-      The loss in nats; the sums over anchors per prediction; the mean number of frames per
-      prediction.
+      The loss in nats, and for each prediction the sums over anchors and the mean number of frames.
     """
     check_arguments(outputs, positions, rule, info_nce, sampler)
     shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
@@ -99,7 +98,7 @@ def acpc_loss(
     queries, z, anchors = match_varying_axes((queries, z, anchors))
     rng = jax.random.key(0) if rng is None else rng
 
-    def align_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d): all are also candidates
+    def align_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d), (b, a)
         candidates = jax.tree.map(jnp.ravel, anchors)
         keys = keys.reshape(-1, width)
         return _summed_costs(queries, keys, anchors, candidates, rng, plan, best)
@@ -120,11 +119,11 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f] if `best`
 
-    costs[f, k] is the cost of frame f under prediction k, with at least as many frames as
-    predictions. If the costs are -log p, the first form is the negative log likelihood of the
-    frames, up to the number of paths, under equally likely paths.
+    costs[f, k] is the cost of frame f under prediction k. There must be at least as many frames as
+    predictions. If the costs are -log p and all paths are equally likely, the first form is the
+    negative log likelihood of the frames, up to the log of the number of paths.
 
-    With equal costs, C is the cost of F frames minus the logarithm of the number of paths:
+    With equal costs, C is the cost of F frames minus the log of the number of paths:
 
     >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
     Array(0., dtype=float32)
@@ -143,10 +142,10 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
 
 def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m f k"]:
-    """Return the derivatives of `path_cost` by its costs: p(prediction | frame) under the paths.
+    """Return the derivatives of `path_cost` by its costs.
 
-    The weights of a frame add up to 1. With `best` they are 1 along the best path, shared in case
-    of a tie. They carry no gradient.
+    They are the probabilities of the predictions given a frame, and have no gradient. With `best`
+    they are 1 along the best path and 0 elsewhere. Paths with equal costs share the weight.
 
     >>> path_weights(jnp.array([[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]), best=True).tolist()
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
@@ -178,7 +177,7 @@ _summed_costs.defvjp(_forward, _backward)
 
 
 def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
-    """Return the summed cost, `_describe_anchors` (k, b, a) and the cost's derivatives."""
+    """Return the summed cost, `_describe_anchors` (k, b, a), and derivatives of the cost."""
     _, b, a, _ = queries.shape
     # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
@@ -208,7 +207,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """Return the summed cost of anchors (b, a) with queries (k, b, a, d), and statistics."""
+    """Return the summed cost of a block of anchors with queries q (k, b, a, d), and statistics."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)
@@ -235,17 +234,17 @@ def _align_block(q, keys, anchors, candidates, rng, plan, best):
 
 
 def _describe_anchors(given: Any, counted: Any, best: bool) -> tuple[Any, ...]:
-    """Return statistics of anchors (m, k) from scores per frame and prediction (m, f, k).
+    """Return statistics of anchors (m, k) from scores for each frame and prediction (m, f, k).
 
-    They are 1 if all frames exist and have negatives, else 0; the number of frames aligned to the
-    prediction; then the fields of `OffsetSums` from loss to pairwise, as means over these frames.
-    All are 0 for anchors that are not counted.
+    The statistics are whether the anchor is counted, the number of frames aligned to the
+    prediction, and the fields of `OffsetSums` from loss to pairwise as means over these frames.
+    Anchors are counted if all frames exist and have negatives. Other anchors have zeros.
     """
     (frames, cost), (_, num_frames, k) = given, given[0].loss.shape
     weights = path_weights(frames.loss, best) * counted[:, None, None]
     number = weights.sum(1)
     own = (weights * frames.loss).sum(1)
-    # The cost over all paths is below the weighted mean; split the difference equally.
+    # The cost over all paths is below the weighted sum. Split the difference equally.
     loss = k / num_frames * (own + (cost - own.sum(-1))[:, None] / k)
 
     def mean(x):

@@ -1,15 +1,14 @@
-"""Losses at all offsets and their gradients, in one pass over blocks of anchors.
+"""Losses at all offsets and their gradients, computed in one pass over blocks of anchors.
 
-The scores of a block stay in the cache, serve the loss and both gradients, and are then discarded,
-so memory is linear in anchors and candidates. With w_ij the derivative of the block's losses by the
-score of anchor i and candidate j, the gradients are two more products on the same block,
+The scores of a block stay in the cache for the loss and both gradients, and are then discarded, so
+memory is linear in anchors and candidates. Let w_ij be the derivative of the block's losses by the
+score of anchor i and candidate j. The gradients are two more matrix products on the same block,
 
     dq_i = sum_j w_ij z_j        dz_j = sum_i w_ij q_i,
 
-and the cotangent of each offset's sum only scales them. For InfoNCE, w_ij = p_ij - [j is i's
-positive], with p_ij the softmax over the positive and the negatives; other losses are
-differentiated within the block. If rows of scores are too long to keep, InfoNCE also splits the
-candidates (`cpc.losses.tiles`).
+which the cotangent of each offset's sum only scales. For InfoNCE, w_ij = p_ij - [j is i's
+positive], where p_ij is the softmax over the positive and the negatives. Other losses are
+differentiated within the block. For long rows, InfoNCE also splits the candidates (`tiles`).
 """
 
 import functools
@@ -38,34 +37,33 @@ from cpc.types import NegativeRule, NegativeSampler
 
 
 class Plan(NamedTuple):
-    """Static arguments of a pass; options bound to the loss may be traced."""
+    """Static arguments of a pass over the anchors. Options bound to the loss may be traced."""
 
     rule: NegativeRule
     loss: AnchorLoss | None
-    """None is InfoNCE, which has a hand-written derivative and can be tiled."""
+    """The loss, or None for InfoNCE, which has a hand-written derivative and can be tiled."""
     sampler: NegativeSampler | None
     offsets: tuple[int, ...]
     """Prediction offset of each set of queries."""
     block: int | None
-    """Approximate number of anchors scored at a time; None selects the default."""
+    """Approximate number of anchors scored at a time, or None for the default."""
     columns: int | None
-    """Candidates scored at a time (`tiles.num_columns`)."""
+    """Number of candidates scored at a time, or None for the default (`tiles.num_columns`)."""
     shard_size: int | None = None
-    """Number of consecutive sequences of the batch that share their negatives; None for all."""
+    """Number of consecutive sequences that share their negatives, or None if all do."""
     num_sequences: int = 0
-    """Number of sequences whose latents come first among the candidates, in order; 0 skips the
-    weights that sequences receive from each other's losses."""
+    """Number of sequences whose latents are the first candidates, in order. If it is 0, received
+    weights are not computed."""
 
     @property
     def can_tile(self) -> bool:
-        """Whether rows of scores can be split: only for InfoNCE over all negatives."""
+        """Whether rows of scores can be split, which needs InfoNCE over all negatives."""
         return self.loss is None and self.sampler is None
 
     def num_shards(self, num_sequences: int) -> int:
         """Return the number of shards that can be scored separately.
 
-        With a sampler it is 1: negatives are drawn for the whole batch, so that the draws do not
-        depend on the shards.
+        It is 1 with a sampler, which draws for the whole batch, independent of shards.
         """
         if self.shard_size is None or self.sampler is not None or num_sequences % self.shard_size:
             return 1
@@ -79,10 +77,9 @@ class Plan(NamedTuple):
 
 
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
-    """Return the loss without the traced floats bound to it, and these by name.
+    """Return the loss without its traced keyword arguments, and a dictionary of these arguments.
 
-    A function with a custom derivative cannot close over traced values, such as learned options, so
-    it takes them as arguments.
+    A function with a custom derivative takes traced values, such as learned options, as arguments.
     """
     if not isinstance(loss, functools.partial):
         return loss, {}
@@ -95,7 +92,7 @@ def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
     return functools.partial(loss.func, *loss.args, **known), traced
 
 
-#: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
+#: Function with the arguments and results of `summed_losses`, except for `own_index`.
 LossReducer: TypeAlias = Callable[
     [Array, Array, Latents, Latents, Array, Plan], tuple[Array, AnchorScores, Array]
 ]
@@ -110,15 +107,15 @@ def summed_losses(
     plan: Plan,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return the sum of the anchors' losses at each offset, scores per anchor and received weights.
+    """Return the summed loss at each offset, the statistics of anchors, and the received weights.
 
-    Anchors are (b, a), the latents of each sequence in any order; candidates are (n,). The score of
-    anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] . keys[k, j]
-    if the keys differ between offsets. `own_index` is the index of each anchor sequence among the
-    first `plan.num_sequences` sequences of the candidates, by default its index among the anchors.
+    Anchors are (b, a), the latents of each sequence in any order, and candidates are (n,). The
+    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] .
+    keys[k, j] if the keys differ between offsets. `own_index` is the index of each anchor sequence
+    among the first `plan.num_sequences` sequences of the candidates, and by default among anchors.
 
-    The received weights (`received_weights`) have an entry per sequence of the candidates. Neither
-    they nor the scores have a gradient.
+    The received weights (`received_weights`) have an entry per sequence of the candidates. Only the
+    loss has a gradient.
     """
     loss, options = take_traced(plan.loss)
     if own_index is None:
@@ -135,10 +132,9 @@ def sharded_losses(
     rng: Array,
     plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return `summed_losses`, computed shard by shard if each anchor's negatives are in its shard.
+    """Return `summed_losses`, computed separately for each shard if the plan allows it.
 
-    Scores between shards do not count and are not computed: 1 / shards of the work, with the same
-    result.
+    Anchors have no negatives in other shards, so this gives the same result with less work.
     """
     b, a = queries.shape[1:3]
     num_shards = plan.num_shards(b)
@@ -205,12 +201,11 @@ def score_blocks(
     weights: Float[Array, "k b a"] | None = None,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[AnchorScores, Any, Any, Any, Any]:
-    """Return scores, received weights and derivatives of the summed losses at each offset.
+    """Return statistics of anchors, received weights, and derivatives by queries, keys and options.
 
-    With `gradients`, the derivatives by the queries belong to each anchor's own loss. The
-    derivatives by the keys (k, d, n) are summed over anchors, weighted by `weights` if given, and
-    the derivatives by further `options` of the loss (k, ...) are summed over anchors. Without
-    `gradients` the derivatives are None.
+    The derivatives by the queries are separate for each anchor's loss. The derivatives by the keys
+    (k, d, n) are summed over anchors, weighted by `weights` if given, and the derivatives by
+    `options` of the loss (k, ...) are summed over anchors. Without `gradients` all are None.
     """
     options = options or {}
     b, a, d = queries.shape[1:]
@@ -247,10 +242,7 @@ def score_blocks(
 
 
 def _add_block(plan, shared, sums, block) -> Any:
-    """Add a block of anchors (b, size) to the sums; return its scores and query derivatives.
-
-    The blocks share keys, tiled if rows of scores are split, and the length of the sequences.
-    """
+    """Add a block of anchors (b, size) to the sums, and return its statistics and derivatives."""
     (dkeys, doptions, received), (index, queries, anchors, g) = sums, block
     k, keys, candidates, rng, options, own_index, length = shared
     q = queries.reshape(-1, queries.shape[-1])
@@ -279,7 +271,7 @@ def _add_block(plan, shared, sums, block) -> Any:
 
 
 def cut_blocks(x: Array, size: int, axis: int = 1) -> Array:
-    """Reshape (b, a, ...) to (blocks, b, size, ...), with masked padding; `axis` is that of a."""
+    """Reshape (b, a, ...) to (blocks, b, size, ...), with masked padding. `axis` is the a axis."""
     return jnp.moveaxis(split_axis(x, size, axis), axis, 0)
 
 
@@ -291,7 +283,7 @@ def join_blocks(x: Array, a: int, axis: int = 1) -> Array:
 
 
 def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
-    """Return scores of anchors (m,) and derivatives of their summed loss by scores and options."""
+    """Return statistics of anchors, and derivatives of their summed loss by scores and options."""
     loss: Any = plan.loss
     scores, allowed, is_positive = compare(q, keys, anchors, candidates, plan.rule, k)  # (m, n)
     allowed &= is_positive.any(-1, keepdims=True)
@@ -328,8 +320,8 @@ def anchor_scores(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"],
 ) -> AnchorScores:
-    """Return the recorded statistics of anchors (m,); those without a negative do not count."""
-    # A CPU adds floats faster than integers, and float32 counts exactly up to 2^24.
+    """Return the statistics of anchors. Anchors without a negative are not counted."""
+    # A CPU adds floats faster than integers, and float32 is exact for counts up to 2^24.
     dtype = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
     num_negatives = where.sum(-1, dtype=dtype)
     counted = num_negatives > 0
@@ -345,19 +337,19 @@ def anchor_scores(
 
 
 def _differentiate(positive, negatives, where):
-    """Return InfoNCE and its derivatives by the scores, zero for anchors without a negative."""
+    """Return InfoNCE and its derivatives by the scores, which are 0 without negatives."""
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
     exp_positive = jnp.exp(positive - highest)
     total = exp_positive + exp_negatives.sum(-1)
     value = jnp.log(total) + (highest - positive)
-    # 1 - p_positive is a sum over negatives, which does not cancel when the positive wins.
+    # Compute 1 - p_positive from the negatives, which is precise even if it is close to 0.
     return value, -(total - exp_positive) / total, exp_negatives / total[:, None]
 
 
 def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:
-    """Return the sums over each sequence's latents, which are the first columns in order."""
+    """Return the sum over the latents of each sequence, which are the first columns in order."""
     return x[:, : num_sequences * length].reshape(len(x), num_sequences, length).sum(-1)
 
 
@@ -368,13 +360,12 @@ def received_weights(
 
         r_b = sum_(anchors i not of b) sum_(negatives j of b) p_ij
 
-    with p_ij the derivative of anchor i's loss by the score of its negative j, which is the softmax
-    weight for InfoNCE. To first order, r_b is the amount that sequence b adds to all other losses.
-    The sum of log N - L over the anchors of b, minus r_b, is its total contribution to the
-    estimate, up to a constant.
+    where p_ij is the derivative of anchor i's loss by the score of its negative j. For InfoNCE it
+    is the softmax weight. To first order, r_b is the amount that sequence b adds to the losses of
+    other sequences. The sum of log N - L over the anchors of b, minus r_b, is the contribution of
+    sequence b to the estimate, up to a constant.
 
-    `weights` are p_ij summed over the negatives of each sequence; the column of an anchor's own
-    sequence is ignored.
+    `weights` are p_ij summed over the negatives in each sequence. Own sequences are ignored.
 
     >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
     Array([0.5 , 0.25, 1.  ], dtype=float32)

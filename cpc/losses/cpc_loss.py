@@ -34,12 +34,12 @@ from cpc.types import (
 
 
 class OffsetSums(NamedTuple):
-    """Sums over the counted anchors of each offset, shape (k,), which add up over steps.
+    """Sums over the counted anchors of each offset, with shape (k,), which can be added over steps.
 
     Anchors without a negative are not counted. For each sequence b, a_b is the number of its
     counted anchors, and u_b is their sum of log N_i - L_i minus the weight that the sequence
-    receives as a negative (`cpc.losses.blocks.received_weights`). The moments of both give the
-    confidence interval of log N - L.
+    receives as a negative (`cpc.losses.blocks.received_weights`). The moments of a_b and u_b give
+    the confidence interval of log N - L.
     """
 
     anchors: Float[Array, " k"]
@@ -50,25 +50,25 @@ class OffsetSums(NamedTuple):
     chance: Float[Array, " k"]
     """1 / N_i, the probability that a random guess ranks the positive first."""
     top1: Float[Array, " k"]
-    """Anchors whose positive beats every negative; a tie counts as a loss."""
+    """Number of anchors whose positive scores higher than every negative."""
     pairwise: Float[Array, " k"]
-    """Fraction of negatives that the positive beats; a tie counts one half."""
+    """Fraction of negatives that score lower than the positive. A tie counts as one half."""
     sequences: Float[Array, " k"]
     projection: Float[Array, " k"]
-    """Sum over sequences of u_b; the next fields sum u_b^2, u_b a_b and a_b^2."""
+    """Sum of u_b over sequences. The next fields are the sums of u_b^2, u_b a_b and a_b^2."""
     value_squared: Float[Array, " k"]
     value_anchors: Float[Array, " k"]
     anchors_squared: Float[Array, " k"]
 
 
 class MemoryBank(NamedTuple):
-    """Latents of earlier batches that serve as further candidates and receive no gradient."""
+    """Latents of earlier batches, used as additional candidates without a gradient."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition
-    """Positions of the keys, (n,), with sequences that do not occur in the batch."""
+    """Positions of the keys, (n,). Their sequences must not occur in the batch."""
     mask: Bool[Array, " n"]
-    """Mask of the keys that count; the others may hold NaN."""
+    """Mask of the keys. Masked keys may be NaN."""
 
 
 class CPCOptions(TypedDict, total=False):
@@ -95,54 +95,49 @@ def cpc_loss(
     offsets: tuple[int, ...] | None = None,
     **options: Unpack[CPCOptions],
 ) -> tuple[Float[Array, ""], OffsetSums]:
-    """Return the sum over offsets k of the mean loss of anchors that have a latent k ahead.
+    """Return the contrastive predictive coding loss, summed over offsets and averaged over anchors.
 
     L = sum_k mean_(anchors t) -log [ e^s(t, t+k) / sum_(candidates) e^s ],  s = z . (W_k c_t) / tau
 
-    (van den Oord et al. 2018, eq. 4), or another loss of the same scores. The candidates of an
-    anchor are its positive and all latents of the batch that the rule allows. The batch is the
-    global one, independent of the number of devices that hold it.
+    (van den Oord et al. 2018, eq. 4), or another loss of the same scores. The anchors of offset k
+    are the contexts with a latent k steps ahead, which is their positive. The candidates of an
+    anchor are its positive and all latents of the batch, over all devices, that the rule allows.
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: positions of the latents, as arrays that broadcast to (b, t, ...).
-      rule: decides which candidates may be negatives. Pairs that its `aligned` and `shard_size`
-        exclude are not scored, which saves all but 1 / t, or 1 / shards, of the work. They require
-        that all sequences have the same lanes and consecutive times from the same start, or that
-        sequences are ordered by shard.
-      loss: loss per anchor, such as those of this package; options bound by `functools.partial` may
-        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also takes all
-        allowed candidates of the anchor's group as positives, without `sampler`. Debiased and
-        hard-weighted losses need z and predictions of unit length; their floor follows tau.
-      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) that picks among
-        the allowed negatives.
-      bias: added to every score, for losses that depend on it (sigmoid, nce). Debiased and
-        hard-weighted losses do not accept one.
-      where: mask of the latents; padding is never an anchor, a positive or a candidate.
-      offsets: offsets of the predictions, ascending; 1 to k by default.
-      maps: the matrices W_k, if predictions are exactly W_k c. If contexts are narrower than
-        latents, on one device, scores are then computed as c . (W_k^T z), which gives the same
-        values up to rounding in fewer operations. Gradients flow to c and to the maps, not to the
-        predictions.
-      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. It
-        changes memory and speed, not the result, except that a random `sampler` draws other
-        negatives. Whether it fits in memory is not checked.
-      columns: candidates scored at a time, for InfoNCE without `sampler`; by default all of them
-        while the scores of a block fit in 256 MB on a CPU or 1 GB elsewhere. It changes only memory
-        and speed.
-      reducer: sums the losses. None on one device or if the compiler shards the work;
-        `cpc.parallel.make_reducer` if the batch is sharded over devices.
+      rule: decides which candidates may be negatives. If it is `aligned`, all sequences must have
+        the same lanes and consecutive times from the same start. With a `shard_size`, sequences
+        must be ordered by shard. Pairs that these two exclude are not scored, which saves work.
+      loss: loss per anchor, such as those of this package. Options bound by `functools.partial` may
+        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also uses all
+        allowed candidates of the anchor's group as positives, and ignores `sampler`. Debiased and
+        hard-weighted losses need z and predictions of unit length. Their floor is -1 / tau.
+      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) of allowed negatives.
+      bias: added to every score, for sigmoid or nce. Debiased and hard-weighted losses need 0.
+      where: mask of the latents. Masked latents are not used as anchors, positives or candidates.
+      offsets: offsets of the predictions, in ascending order. Defaults to 1 to k.
+      maps: the matrices W_k, if predictions are exactly W_k c. On one device, if contexts are
+        narrower than latents, scores are computed as c . (W_k^T z), which needs fewer operations
+        and is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
+      block: number of anchors scored at a time, by default at least 512 on a CPU and 8192
+        elsewhere. It affects only memory and speed, except that a random `sampler` draws different
+        negatives. The memory that a block needs is not checked.
+      columns: number of candidates scored at a time, for InfoNCE without `sampler`. It affects only
+        memory and speed. By default all candidates are scored at a time if the scores of a block
+        fit in 256 MB on a CPU or 1 GB elsewhere.
+      reducer: function that sums the losses. Pass `cpc.parallel.make_reducer` if the batch is
+        sharded over devices, or None if there is one device or the compiler shards the work.
 
     Returns:
       The loss in nats, and the sums per offset from which metrics are computed. An offset at which
       no anchor has a negative adds 0. If no anchor has a negative at any offset, known positions
-      raise `UserError`; with traced positions the loss is NaN for a single sequence and 0 for a
-      batch of several, whose groups may leave none by chance. It is also 0 if only padding causes
-      this.
+      raise `UserError`. With traced positions the loss is then NaN for a single sequence, and 0 for
+      several, whose groups may exclude all negatives by chance, or if padding excludes them.
 
     Raises:
-      UserError: an argument is invalid, or known positions leave every anchor without a positive or
-        do not have the structure that the rule assumes (traced positions give a loss of NaN).
+      UserError: an argument is invalid, no anchor has a positive, or the positions do not have the
+        structure that the rule assumes. With traced positions the loss is NaN in the last case.
     """
     check_arguments(outputs, positions, rule, loss, sampler)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
@@ -150,7 +145,7 @@ def cpc_loss(
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     _check_offsets(offsets, num_offsets, shape[1])
     of_loss, temperature = _read_loss(loss, temperature, bias)
-    is_whole = memory is not None  # its latents do not belong to rows of the batch
+    is_whole = memory is not None  # latents in the memory do not belong to rows of the batch
     shard_size = None if is_whole else rule.shard_size
     plan = Plan(rule, of_loss, sampler, offsets, block, columns, shard_size, shape[0])
     is_aligned = rule.aligned and not is_whole
@@ -158,7 +153,7 @@ def cpc_loss(
     fits = check_layout(positions, where, shape, plan, is_aligned)
     if not is_whole:
         check_batch(positions, shape, plan)
-    if is_aligned or reducer is not None:  # these share one set of keys among all offsets
+    if is_aligned or reducer is not None:  # both need one set of keys for all offsets
         maps = None
     queries, keys, anchors, candidates = _make_arrays(
         outputs, latents, temperature, bias, maps, memory
@@ -180,14 +175,14 @@ def cpc_loss(
 def _read_options(
     outputs, maps=None, memory=None, block=None, columns=None, reducer=None
 ) -> tuple[Any, ...]:
-    """Validate the options against the outputs and return them in this order."""
+    """Validate the options against the outputs, and return them in the order of the arguments."""
     z, c, predictions = outputs
     if maps is not None:
         *latents, num_offsets, width = predictions.shape
         check_shape("c", c, *latents, "h")
         check_shape("maps", maps, num_offsets, c.shape[-1], width)
     if memory is not None:
-        check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, exists)")
+        check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, mask)")
         check_shape("memory.keys", memory.keys, *memory.mask.shape, z.shape[-1])
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
@@ -207,7 +202,7 @@ def _read_loss(loss, temperature, bias) -> tuple[AnchorLoss | None, Any]:
         return loss, temperature
     if _has_bias(bias):
         problem = "bias shifts the scores, but the floor of the loss assumes cosines"
-        raise UserError(f"{problem}: leave bias=0, or choose a loss such as sigmoid")
+        raise UserError(f"{problem}: leave bias=0, or choose another loss, such as sigmoid")
     # The floor is the lowest cosine divided by tau, so it follows a learned tau.
     return functools.partial(loss, least=-1.0 / temperature), temperature
 
@@ -229,7 +224,7 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
     else:
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, a, width)
     queries = divide(queries, temperature, z.dtype)
-    if _has_bias(bias):  # one more dimension of the dot product
+    if _has_bias(bias):  # add the bias as one more dimension of the dot product
         queries, keys = _append(queries, bias), _append(keys, 1.0)
     return match_varying_axes((queries, keys, anchors, candidates))
 
@@ -237,8 +232,8 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
 def add_memory(
     keys: Float[Array, "n d"], candidates: Latents, memory: MemoryBank
 ) -> tuple[Float[Array, "m d"], Latents]:
-    """Return the keys and candidates of the batch, followed by those of the memory."""
-    held = jnp.where(memory.mask[:, None], memory.keys, 0)  # empty slots may hold NaN
+    """Append the keys and candidates of the memory to those of the batch."""
+    held = jnp.where(memory.mask[:, None], memory.keys, 0)  # empty slots may be NaN
     keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
     further = Latents(memory.positions, memory.mask)
     return keys, jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
@@ -253,14 +248,13 @@ def _check_offsets(offsets, num_offsets, length):
         raise UserError(f"offsets do not fit the predictions (got {tuple(offsets)}): {fix}")
     if max(offsets) >= length:
         problem = f"offset {max(offsets)} exceeds the sequences (got {length} latents)"
-        raise UserError(f"{problem}: predict fewer latents ahead, or lengthen the window")
+        raise UserError(f"{problem}: pass smaller offsets or longer sequences")
 
 
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:
     """Return whether projecting n candidates to the width of m contexts takes fewer operations.
 
-    Projection takes n d h + m n h operations for candidates and scores; without it, predictions and
-    scores take m d h + m n d.
+    Candidates and scores take n d h + m n h operations, predictions and scores m d h + m n d.
 
     >>> projection_pays(1024, 1024, 256, 512), projection_pays(1024, 100_000, 500, 512)
     (True, False)
@@ -269,13 +263,13 @@ def projection_pays(m: int, n: int, h: int, d: int) -> bool:
 
 
 def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
-    """Return W_k^T z: the candidates of each offset, as wide as the contexts."""
-    # One product per offset: a single one for all would need a transpose of the offsets.
+    """Return W_k^T z for each offset k, which has the width of the contexts."""
+    # Use one product per offset, because a single product would need a transpose of the offsets.
     return jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
 
 
 def _append(x, value):
-    """Append the value as a column; broadcasting in float32 also sums its gradient in float32."""
+    """Append a value as a column. Broadcasting in float32 also sums its gradient in float32."""
     column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
     return jnp.concatenate([x, column.astype(x.dtype)], -1)
 
@@ -290,9 +284,9 @@ def aligned_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k b"]]:
     """Return `summed_losses` with one candidate per sequence, at the positive's time and lane.
 
-    Only b of the b t candidates can be negatives, so only these are scored: 1 / t of the work, with
-    the same result. Latents are (b, a), with `num_lanes` entries for each time in order, so an
-    offset of k is k num_lanes entries ahead (`inputs.is_grid`).
+    Only b of the b t candidates can be positives or negatives. The other candidates are not scored,
+    which gives the same result in 1 / t of the operations. Latents are (b, a) with `num_lanes`
+    entries for each time in order, so an offset of k is k num_lanes entries (`inputs.is_grid`).
     """
     b, a = keys.shape[:2]
     loss: Any = plan.loss or info_nce
@@ -301,7 +295,7 @@ def aligned_losses(
     rows, received = [], []
     for i, k in enumerate(plan.offsets):
 
-        def at_index(query, key, here, there, rng, k=k):  # all sequences: (b, d), (b,)
+        def at_index(query, key, here, there, rng, k=k):  # (b, d) and (b,) for all sequences
             scores, allowed, positives = compare(query, key, here, there, plan.rule, k)
             allowed &= jnp.diagonal(positives)[:, None]
             alike = same_group_mask(here, there) if describe(loss).uses_group_positives else None
@@ -331,7 +325,7 @@ def aligned_losses(
 
 
 def _losses_of(scores, loss, positives, allowed, alike, rng, sampler):
-    """Return the losses of anchors (b,) from scores (b, b), and the contrasted scores and mask."""
+    """Return the losses (b,) for scores (b, b), and (positive, negatives, where) of the anchors."""
     positive = jnp.diagonal(scores)
     if alike is not None:
         where, positives = allowed & ~alike, positives | (allowed & alike)
@@ -346,13 +340,13 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, sampler):
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
     """Return the sums over the anchors (..., b, a) of each offset, without a gradient.
 
-    `received` are the `received_weights`, None if sequences are not each other's negatives.
+    `received` are the `received_weights`, or None if sequences are not negatives of each other.
     """
     return sum_sequences(scores.counted, *anchor_numbers(scores), received=received)
 
 
 def anchor_numbers(scores: AnchorScores) -> tuple[Float[Array, "..."], ...]:
-    """Return the terms per anchor that `OffsetSums` adds up, from `loss` to `pairwise`."""
+    """Return the terms of each anchor that `OffsetSums` sums, from `loss` to `pairwise`."""
     n = scores.num_candidates
     return (
         scores.loss,
@@ -371,7 +365,8 @@ def sum_sequences(
 ) -> OffsetSums:
     """Return the sums over anchors, without a gradient.
 
-    `numbers` are the fields of `OffsetSums` from `loss` to `pairwise` per anchor, 0 if not counted.
+    `numbers` are the terms of each anchor for the fields of `OffsetSums` from `loss` to `pairwise`.
+    They must be 0 for anchors that are not counted.
     """
     known = jax.lax.stop_gradient((counted, *numbers, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)

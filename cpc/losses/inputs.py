@@ -1,4 +1,4 @@
-"""Validation of the arguments that batch losses share, and removal of padding from their arrays.
+"""Validation of the common arguments of batch losses, and removal of padding from their arrays.
 
 Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python. Traced
 positions are checked in the compiled program.
@@ -32,7 +32,7 @@ from cpc.types import (
 
 
 def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler: Any) -> None:
-    """Check the type of each argument, and that outputs and positions fit each other."""
+    """Validate the type of each argument, and the shapes of outputs and positions."""
     check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
     check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
     fix = "pass a rule such as cpc.negatives.batch, or Rule(name, function)"
@@ -48,22 +48,22 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler:
     *latents, width = z.shape
     num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
     if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
-        problem = f"z and predictions do not fit (got shapes {z.shape} and {predictions.shape})"
+        problem = f"z and predictions do not match (got shapes {z.shape} and {predictions.shape})"
         raise UserError(f"{problem}: pass (b, t, ..., d) and (b, t, ..., k, d), with k at least 1")
     for name, each in positions._asdict().items():
         if not isinstance(each, int):
             check_array(f"the positions' {name}", each, np.integer)
         if not broadcasts_to(jnp.shape(each), tuple(latents)):
-            problem = f"the positions' {name} does not fit (got shape {jnp.shape(each)})"
+            problem = f"the positions' {name} has the wrong shape (got shape {jnp.shape(each)})"
             raise UserError(f"{problem}: pass an array that broadcasts to {tuple(latents)}")
 
 
 def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
-    """Return outputs with zeros for padding, and the latents of each sequence as a row, (b, a)."""
+    """Return the outputs with zeros for padding, and the latents with one row (a,) per sequence."""
     mask = read_mask("where", where, outputs.z.shape[:-1])
-    if where is not None:  # padding may hold NaN, and 0 * NaN is NaN
+    if where is not None:  # padding may be NaN, and 0 * NaN is NaN
         masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
         outputs = jax.tree.map(lambda given, x: jnp.where(given, x, 0.0), masks, outputs)
 
@@ -81,7 +81,7 @@ def check_layout(
     The result is a traced boolean if the positions are traced.
 
     Raises:
-      UserError: the positions are known and do not have that structure.
+      UserError: the positions are known and do not have this structure.
     """
     num_shards = plan.num_shards(shape[0])
     if is_aligned:
@@ -92,16 +92,16 @@ def check_layout(
         return True
     if fits is False:
         problem = f"positions are not in shards of {plan.shard_size} sequences under the rule"
-        fix = "sort the batch by sequence, or set Rule.shard_size=None"
+        fix = "sort the batch by sequence, or set shard_size=None in the Rule"
         if is_aligned:
             problem = "positions are not aligned under the rule"
-            fix = "give sequences the same lanes and consecutive times, or set Rule.aligned=False"
+            fix = "use the same lanes and consecutive times, or set aligned=False in the Rule"
         raise UserError(f"{problem} {getattr(plan.rule, 'name', 'given')}: {fix}")
     return fits
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
-    """Check that some latent of the batch has a negative, if the positions are known."""
+    """Validate that a latent of the batch has a negative, if the positions are known."""
 
     def allows(anchor, candidate, offset):
         allowed = plan.rule(anchor, candidate, offset)
@@ -120,8 +120,8 @@ def mark_misfit(
 ) -> Float[Array, ""]:
     """Return the loss, or NaN if the positions do not fit the rule.
 
-    A sequence that `is_alone` must have an anchor with a negative; in a larger batch, groups may
-    leave none by chance.
+    If `is_alone` is True, the batch is a single sequence, and must have an anchor with a negative.
+    In a larger batch, groups may exclude all negatives by chance.
     """
     if is_alone:
         fits &= num_anchors.any()
@@ -129,9 +129,9 @@ def mark_misfit(
 
 
 def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
-    """Return whether all sequences share their lanes and their first time, with consecutive times.
+    """Return whether all sequences have the same lanes, first time, and consecutive times.
 
-    Positions broadcast to the shape (b, t, *lanes); the positions of masked latents are ignored.
+    Positions broadcast to the shape (b, t, *lanes). Positions of masked latents are ignored.
     """
     xp, mask = _choose_library(positions, where, shape)
     b, t = shape[:2]
@@ -149,7 +149,7 @@ def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
 def is_in_shards(
     positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
 ) -> Any:
-    """Return whether each `shard_size` consecutive sequences (b, t, ...) form one shard."""
+    """Return whether every `shard_size` consecutive sequences (b, t, ...) are one shard."""
     xp, mask = _choose_library(positions, where, shape)
     shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
     num_shards = shape[0] // shard_size
@@ -161,16 +161,16 @@ def is_in_shards(
 def check_negatives(
     anchors: AnyPosition, candidates: AnyPosition, rule: NegativeRule, offsets: Iterable[int]
 ) -> None:
-    """Check that some anchor has a positive and a negative, if all positions are known.
+    """Validate that an anchor has a positive and a negative, if all positions are known.
 
-    The check ignores masks, because a batch may consist mostly of padding. It compares blocks of
-    anchors with all candidates until one anchor passes, usually in the first block.
+    Masks are ignored, because a batch may consist mostly of padding. Blocks of anchors are compared
+    with all candidates until an anchor passes, which is usually in the first block.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return
     there = jax.tree.map(lambda p: np.asarray(p)[None], candidates)
     some_positive, size = False, max(1, 2**18 // there.time.size)
-    eagerly = jax.ensure_compile_time_eval  # known positions stay known under jit
+    eagerly = jax.ensure_compile_time_eval  # avoids tracing known positions under jit
     with eagerly():
         for k, start in itertools.product(offsets, range(0, len(anchors.time), size)):
             here = jax.tree.map(lambda p, i=start: np.asarray(p)[i : i + size, None], anchors)
@@ -184,21 +184,21 @@ def check_negatives(
     if not some_positive:
         times = f"{np.min(there.time)} to {np.max(there.time)}"
         problem = f"no anchor has a positive {offsets} steps ahead (got times {times})"
-        raise UserError(f"{problem}: pass times that count latents, as Position.grid does")
+        raise UserError(f"{problem}: pass times in latents, as from Position.grid")
     name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
     problem = f"no anchor has a negative under the rule {name} (got {num} sequences)"
     raise UserError(f"{problem}: pass a larger batch or another rule")
 
 
 def _choose_library(positions, where, shape) -> tuple[Any, Any]:
-    """Return the array library for the positions, NumPy unless they are traced, and the mask."""
+    """Return NumPy, or jax.numpy if positions or mask are traced, and the mask as an array."""
     leaves = jax.tree.leaves((positions, where))
     xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
     return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
 
 
 def _has_value_per_row(xp, x, mask) -> Any:
-    """Return whether each row holds a single value under its mask, different between rows."""
+    """Return whether the unmasked values of each row are equal, and differ between rows."""
     highest = np.iinfo(np.int32).max
     least = xp.where(mask, x, highest).min(-1)
     most = xp.where(mask, x, -highest).max(-1)

@@ -1,4 +1,4 @@
-"""Validated rows of scores in float32 with masked entries zeroed, and their reductions."""
+"""Validation of scores and masks, and reductions over unmasked scores in float32."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,40 +9,40 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.types import UserError, check_array, check_number, check_shape
 
-#: One value for all rows; an array can be learned.
+#: One value for all rows. An array may be learned.
 Number: TypeAlias = float | int | Float[Array, ""]
-#: One value, one per anchor, or one per anchor and positive.
+#: One value, a value per anchor, or a value per anchor and positive.
 OfPositive: TypeAlias = Number | Float[Array, " m"] | Float[Array, "m p"]
-#: One value, one per candidate shared by the anchors, or one per anchor and candidate.
+#: One value, a value per candidate that all anchors share, or a value per anchor and candidate.
 OfNegatives: TypeAlias = Number | Float[Array, " n"] | Float[Array, "m n"]
 
 
 class Rows(NamedTuple):
-    """Scores of m anchors in float32; masked entries are 0 even if they were NaN."""
+    """Scores of m anchors in float32, with 0 for masked entries."""
 
     positive: Float[Array, "m p"]
     negatives: Float[Array, "m n"]
     where_positive: Bool[Array, "m p"]
     where: Bool[Array, "m n"]
     counted: Bool[Array, " m"]
-    """Anchors with at least one positive and one negative; the others have loss 0."""
+    """Mask of the anchors with a positive and a negative. Other anchors have loss 0."""
 
     @property
     def num_negatives(self) -> Float[Array, " m"]:
-        """Number of negatives per anchor, at least 1 for finite quotients and logarithms."""
+        """Number of negatives per anchor, or 1 without negatives, so that its log is finite."""
         return jnp.maximum(self.where.sum(-1), 1).astype(jnp.float32)
 
 
 def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = None) -> Rows:
-    """Validate shapes and masks, and zero masked entries before they enter any arithmetic."""
+    """Validate scores and masks, and zero masked entries, which may be NaN."""
     check_array("positive", positive)
     if positive.ndim not in (1, 2):
-        raise UserError(f"positive is not scores (got shape {positive.shape}): pass (m,) or (m, p)")
+        raise UserError(f"positive does not fit (got shape {positive.shape}): pass (m,) or (m, p)")
     m = positive.shape[0]
     check_shape("negatives", negatives, m, "n")
     if where is None and where_positive is None and positive.shape == negatives.shape != (m, 1):
         problem = f"positive and negatives look like embeddings (got {positive.shape} twice)"
-        raise UserError(f"{problem}: pass scores, as of view_scores, or a mask if they are scores")
+        raise UserError(f"{problem}: pass scores, as of view_scores, or pass where for scores")
     if positive.ndim == 1:
         if where_positive is not None:
             problem = f"where_positive needs several positives (got shape {positive.shape})"
@@ -60,13 +60,13 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
 
 
 def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
-    """Apply `read_rows` to anchors with one positive each, for losses without several positives."""
+    """Return `read_rows` for losses that take one positive per anchor."""
     check_shape("positive", positive, "m")
     return read_rows(positive, negatives, where)
 
 
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
-    """Return the validated mask, or a mask of ones if it is None."""
+    """Return the mask after validation, or a mask that is True everywhere if `mask` is None."""
     if mask is None:
         return jnp.ones(shape, bool)
     if not hasattr(mask, "dtype"):
@@ -79,7 +79,7 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
-    """Divide all scores by a temperature."""
+    """Return the rows with all scores divided by a temperature."""
     check_number("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
@@ -88,16 +88,16 @@ def scale(rows: Rows, temperature: Any) -> Rows:
 def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
     """Divide queries by a temperature and cast them to `dtype`.
 
-    The division runs in float32 because the temperature's gradient is summed in the dtype of the
+    The division uses float32, because the gradient of the temperature is summed in the dtype of the
     division, and a bfloat16 sum of many small terms stops growing.
     """
     scaled = queries / jnp.asarray(temperature, jnp.float32)
-    # A NumPy dtype may be float64 although x64 is off.
+    # A NumPy dtype may be float64 even if jax_enable_x64 is off.
     return scaled.astype(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
-    """Subtract corrections from the scores, ignoring them at masked entries."""
+    """Return the rows with corrections subtracted from the unmasked scores."""
     from_positive = jnp.asarray(from_positive, jnp.float32)
     if from_positive.ndim == 1:
         from_positive = from_positive[:, None]
@@ -107,7 +107,7 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
         ("negatives", from_negatives, rows.negatives),
     ):
         if not broadcasts_to(correction.shape, scores.shape):
-            problem = f"the correction of {name} does not fit (got shape {correction.shape})"
+            problem = f"the correction of {name} has the wrong shape (got shape {correction.shape})"
             raise UserError(f"{problem}: pass an array that broadcasts to {scores.shape}")
     return rows._replace(
         positive=rows.positive - jnp.where(rows.where_positive, from_positive, 0.0),
@@ -124,7 +124,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def log_sum_exp(scores: Float[Array, "m n"], where: Bool[Array, "m n"]) -> Float[Array, " m"]:
-    """Return the log of each row's sum of e^s over unmasked scores; an empty row gives 0."""
+    """Return the log of the sum of e^s over unmasked scores of each row, or 0 if there are none."""
     highest = _highest(scores, where)
     total = jnp.exp(jnp.where(where, scores, -jnp.inf) - highest[:, None]).sum(-1)
     return highest + jnp.log(jnp.where(where.any(-1), total, 1.0))
@@ -136,7 +136,7 @@ def _highest(scores, where):
 
 
 def mean_where(x: Float[Array, "m p"], where: Bool[Array, "m p"]) -> Float[Array, " m"]:
-    """Return the mean of each row's unmasked entries, or 0 for an empty row."""
+    """Return the mean of the unmasked entries of each row, or 0 if all are masked."""
     return jnp.where(where, x, 0.0).sum(-1) / jnp.maximum(where.sum(-1), 1)
 
 
@@ -144,14 +144,14 @@ def softmax_loss(rows: Rows) -> Float[Array, " m"]:
     """Return the softmax cross-entropy over all candidates, with label 1 / p per positive."""
     scores = jnp.concatenate([rows.positive, rows.negatives], -1)
     where = jnp.concatenate([rows.where_positive, rows.where], -1)
-    highest = _highest(scores, where)[:, None]  # subtracted first to keep precision at large scores
+    highest = _highest(scores, where)[:, None]  # subtracted first, for precision at large scores
     total = log_sum_exp(scores - highest, where)[:, None]
     loss = mean_where(total - (rows.positive - highest), rows.where_positive)
     return jnp.where(rows.counted, loss, 0.0)
 
 
 def logistic_loss(rows: Rows) -> Float[Array, " m"]:
-    """Return summed binary cross-entropies, with label 1 / p per positive and 0 per negative."""
+    """Return the summed binary cross-entropy, with label 1 / p per positive and 0 per negative."""
     num_positives = rows.where_positive.sum(-1, keepdims=True, dtype=jnp.float32)
     label = 1 / jnp.maximum(num_positives, 1)
     as_positive = label * jax.nn.softplus(-rows.positive)

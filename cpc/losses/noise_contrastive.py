@@ -1,7 +1,7 @@
-"""InfoNCE and related losses: noise-contrastive estimation, debiased and hard-weighted negatives.
+"""InfoNCE, noise-contrastive estimation, and losses with decoupled or reweighted negatives.
 
 `decoupled` removes the positive from the denominator, `debiased` corrects the denominator for false
-negatives, and `hard_weighted` puts more weight on negatives with high scores.
+negatives, and `hard_weighted` gives more weight to negatives with high scores.
 """
 
 import math
@@ -38,13 +38,12 @@ def info_nce(
 
     L = log [ e^s+ + sum_j e^s_j ] - s+, over the negatives j (van den Oord et al. 2018, eq. 4).
 
-    The optimal score is log p(x|c) / q(x) + h(c) with negatives from q, for any number of
-    negatives. With N = 1 + negatives, log N - L is a lower bound on the mutual information if the
-    negatives are independent draws from the marginal; otherwise it is an estimate.
+    For any number of negatives from q, the optimal score is log p(x|c) / q(x) + h(c) with any h.
+    With N = 1 + negatives, log N - L is a lower bound on the mutual information if the negatives
+    are independent draws from the marginal. Otherwise it is an estimate.
 
-    The loss of an anchor with several positives is the mean of the losses of its positives, each
-    contrasted with the negatives alone, not with the other positives. The temperature divides all
-    scores.
+    The loss of an anchor with several positives is the mean over its positives. Positives are not
+    contrasted with each other. The temperature divides all scores.
 
     Equal scores give exactly log N:
 
@@ -72,13 +71,14 @@ def ranking_nce(
     log_noise_positive: Number | Float[Array, " m"] = 0.0,
     log_noise_negatives: OfNegatives = 0.0,
 ) -> Float[Array, " m"]:
-    """Return ranking NCE of each anchor, in nats: InfoNCE with the log noise density subtracted.
+    """Return the ranking NCE loss of each anchor, in nats.
 
     L = -log [ e^(s_0 - log q_0) / sum_(j = 0..K) e^(s_j - log q_j) ]  (Ma & Collins 2018)
 
-    Every candidate is corrected, including the positive. The optimal score is log p(x|c) + h(c) for
-    every K if the negatives are drawn independently from q and accidental hits are kept, so the
-    normaliser may depend on c. Log q of the negatives is one number, (n,) or (m, n).
+    This is InfoNCE with log q, the log noise density, subtracted from the scores of all candidates,
+    including the positive. If the negatives are drawn independently from q and accidental hits are
+    kept, the optimal score is log p(x|c) + h(c) for every K, and its normaliser may depend on c.
+    Log q of the negatives is one number, (n,) or (m, n).
 
     A candidate that the noise draws three times as often has a third of the weight:
 
@@ -101,24 +101,23 @@ def nce(
     log_noise_negatives: OfNegatives,
     log_normalizer: Number | Float[Array, " m"] = 0.0,
 ) -> Float[Array, " m"]:
-    """Return binary NCE of each anchor, in nats: classify each candidate as data or as noise.
+    """Return the binary NCE loss of each anchor, in nats.
 
     L = -log sigma(D_0) - sum_(j = 1..k) log sigma(-D_j),  D = s - log Z - log(k q)
 
-    (Gutmann & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c),
-    which is normalised if log Z is fixed at 0; a learned log Z absorbs the constant. log N - L is
-    not defined.
+    Each candidate is classified as data or noise, with k noise samples from the density q (Gutmann
+    & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c), which is
+    normalised if log Z is fixed at 0. log N - L is not defined.
 
     Args:
-      positive: each of p positives has label 1 / p, as in TensorFlow: it counts as data with weight
-        1 / p and as noise with the rest.
+      positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p,
+        which means that it is data with weight 1 / p and noise with weight 1 - 1 / p.
       negatives: scores of the noise samples, including accidental hits.
-      log_noise_positive: log q: one number, (m,) or (m, p).
-      log_noise_negatives: log q: one number, (n,) or (m, n).
-      log_normalizer: log Z, for all anchors or for each; it may be learned.
+      log_noise_positive: log q of the positives, as one number, (m,) or (m, p).
+      log_noise_negatives: log q of the negatives, as one number, (n,) or (m, n).
+      log_normalizer: log Z, as one number or one per anchor. If learned, it absorbs constants.
 
-    With one noise sample, and both candidates as likely under the model as under the noise, the
-    loss is that of two fair coins:
+    If model and noise give both candidates equal probability, the loss is 2 log 2:
 
     >>> nce(jnp.zeros(1), jnp.zeros((1, 1)), log_noise_positive=0.0, log_noise_negatives=0.0)
     Array([1.3862944], dtype=float32)
@@ -134,15 +133,15 @@ def negative_sampling(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, " m"]:
-    """Return the negative sampling loss of each anchor, in nats: binary NCE without log(k q).
+    """Return the negative sampling loss of each anchor, in nats.
 
     L = -log sigma(s_0) - sum_(j = 1..K) log sigma(-s_j)  (Mikolov et al. 2013, eq. 4)
 
-    The optimal score is log p(x|c) / q(x) - log K; if q is the marginal, this is the pointwise
-    mutual information minus log K (Levy & Goldberg 2014, section 3). log N - L is not defined.
-    Several positives are labelled as in `nce`.
+    This is binary NCE without the term log(k q). The optimal score is log p(x|c) / q(x) - log K. If
+    q is the marginal, this is the pointwise mutual information minus log K (Levy & Goldberg 2014,
+    section 3). log N - L is not defined. Several positives are labelled as in `nce`.
 
-    Scores of zero give the loss of 1 + K fair coins:
+    Scores of 0 give (1 + K) log 2:
 
     >>> negative_sampling(jnp.zeros(1), jnp.zeros((1, 3))) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -158,14 +157,14 @@ def decoupled(
     temperature: Number = 1.0,
     positive_weight: Number | Float[Array, " m"] = 1.0,
 ) -> Float[Array, " m"]:
-    """Return the decoupled loss of each anchor, in nats, whose denominator lacks the positive.
+    """Return the decoupled contrastive loss of each anchor, in nats.
 
     L = -w s_0 / tau + log sum_(j = 1..K) e^(s_j / tau)  (Yeh et al. 2022)
 
-    The gradient of an easy anchor is not scaled down by its 1 - p_positive. The loss may be
-    negative. The optimal score tends to log r + h(c) as K grows; at finite K an optimum is
-    guaranteed only for bounded scores, such as cosines. log K - L is an estimate, biased upwards.
-    `decoupled_weights` computes the w of DCLW.
+    The denominator does not contain the positive, so the gradient of an easy anchor is not scaled
+    down by 1 - p_positive. The loss may be negative. As K grows, the optimal score tends to
+    log p(x|c) / q(x) + h(c). For finite K an optimum is guaranteed only for bounded scores, such as
+    cosines. log K - L is an estimate with an upward bias. `decoupled_weights` computes w for DCLW.
 
     Two negatives with the score of the positive cost log 2:
 
@@ -181,11 +180,11 @@ def decoupled(
 def decoupled_weights(
     positive: Float[Array, " m"], *, sigma: float | int = 0.5
 ) -> Float[Array, " m"]:
-    """Return the weights of the positives in DCLW, larger for low-scoring positives, with mean 1.
+    """Return the DCLW weights of positives, which have mean 1 and are larger for low scores.
 
     w_i = 2 - m e^(s_i / sigma) / sum_j e^(s_j / sigma)  (Yeh et al. 2022)
 
-    The weights carry no gradient and, unlike a loss, depend on all m anchors.
+    The weights have no gradient. Unlike a loss, they depend on all m anchors.
 
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)
@@ -210,17 +209,18 @@ def debiased(
     L = -log [ e^(s_0 / tau) / (e^(s_0 / tau) + K g) ]
     g = max { [ mean_j e^(s_j / tau) - pi mean_v e^(s_v / tau) ] / (1 - pi),  e^(-1 / tau) }
 
-    (Chuang et al. 2020, section 4) over the negatives j and draws v from the anchor's own class.
-    The floor is the lowest value that a cosine can give. The optimal score is log p+ / p- + h(c),
-    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, not a bound.
-    `cpc_loss` divides the scores by its temperature and sets `least` accordingly.
+    (Chuang et al. 2020, section 4), where j runs over the K negatives and v over draws from the
+    anchor's own class. The floor e^(-1 / tau) is the lowest value that a cosine can give. The
+    optimal score is log p+ / p- + h(c), the density ratio between the anchor's class and true
+    negatives. pi = 0 gives InfoNCE. log N - L is an estimate, not a bound. `cpc_loss` divides the
+    scores by its temperature and sets `least` accordingly.
 
     Args:
       prior: pi, the probability that a random draw has the anchor's class.
-      least: lowest possible score; -1 for a cosine.
-      extra_positives: scores of the draws v; by default the positive itself.
+      least: lowest possible score, which is -1 for a cosine.
+      extra_positives: scores of the draws v. By default the positive is the only draw.
 
-    At equal scores the correction cancels and the loss is log N:
+    With equal scores the correction cancels and the loss is log N:
 
     >>> debiased(jnp.ones(1), jnp.ones((1, 3)), prior=0.1, temperature=0.5) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -253,13 +253,13 @@ def hard_weighted(
     The mean over negatives in `debiased` becomes mean_j w_j e^(s_j / tau),
     w_j = e^(beta s_j / tau) / mean_i e^(beta s_i / tau)  (Robinson et al. 2021, section 3).
 
-    beta (`concentration`) = 0 is `debiased`; a large beta leaves only the hardest negative. The
-    gradient flows through the weights, as in the authors' code. The optimal score is log p+ over
-    the reweighted noise, + h(c). log N - L is an estimate, not a bound. The other arguments are as
-    in `debiased`.
+    beta is `concentration`. beta = 0 is the same as `debiased`, and with a large beta only the
+    hardest negative has weight. The gradient flows through the weights, as in the authors' code.
+    The optimal score is the log ratio of p+ to the reweighted noise, plus h(c). log N - L is an
+    estimate, not a bound. The other arguments are the same as for `debiased`.
 
-    For scores log 1 and log 3 with beta = 1, the mean of 2 becomes (1 + 9) / (1 + 3) = 2.5, times 2
-    negatives:
+    For two negatives with scores log 1 and log 3 and beta = 1, the mean of 2 becomes
+    (1 + 9) / (1 + 3) = 2.5:
 
     >>> hard_weighted(
     ...     jnp.zeros(1), jnp.log(jnp.array([[1.0, 3.0]])), prior=0, concentration=1, temperature=1
@@ -289,7 +289,7 @@ def hard_weighted(
 
 
 def _log_less_own(log_noise, log_own):
-    """Return log (e^a - e^b), or -inf if e^a <= e^b, which the floor replaces."""
+    """Return log(e^log_noise - e^log_own), or -inf if the difference is not positive."""
     gap = log_own - log_noise
     positive = gap < 0
     rest = jnp.log(-jnp.expm1(jnp.where(positive, gap, -1.0)))

@@ -1,4 +1,4 @@
-"""Softmax and logistic losses over a vocabulary, in full or from a sample as in TensorFlow."""
+"""Softmax and logistic losses over a vocabulary, or over a sample of it as in TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -32,20 +32,19 @@ def sampled_softmax(
 
     L = log sum_j e^(s_j - log Q_j) - (s_0 - log Q_0), j over the positive and the negatives
 
-    (Jean et al. 2015, section 3; Bengio & Senecal 2008), with Q the expected count of a class in
-    the sample. The optimal score is log p(x|c) + h(c). This is exact for independent draws with
-    accidental hits kept, which is ranking NCE, or with hits removed if each class enters the sample
-    independently; otherwise it is slightly biased. Without the corrections, the optimum is the log
-    ratio p / q.
+    (Jean et al. 2015, section 3; Bengio & Senecal 2008), where Q is the expected count of a class
+    in the sample. The optimal score is log p(x|c) + h(c). This is exact in two cases: independent
+    draws with accidental hits kept, which is ranking NCE, and hits removed if each class enters the
+    sample independently. Otherwise it is slightly biased. Without correction it is log p / q.
 
     Args:
-      positive: each of p positives has label 1 / p, as in TensorFlow, and all stay in the
-        denominator.
-      where: mask of the negatives, for example without accidental hits.
-      log_q_positive: log Q: one number, (m,) or (m, p).
-      log_q_negatives: log Q: one number, (n,) or (m, n).
+      positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p, and
+        all stay in the denominator.
+      where: mask of the negatives, which can exclude accidental hits.
+      log_q_positive: log Q of the positives, as one number, (m,) or (m, p).
+      log_q_negatives: log Q of the negatives, as one number, (n,) or (m, n).
 
-    Two equal scores, where the sampler expects the negative twice:
+    Two equal scores, with an expected count of 2 for the negative:
 
     >>> zero, log_2 = jnp.zeros((1, 1)), jnp.log(2.0)
     >>> sampled_softmax(zero, zero, log_q_negatives=log_2) - jnp.log(1 + 1 / 2)
@@ -63,16 +62,16 @@ def sampled_logistic(
     log_q_positive: OfPositive = 0.0,
     log_q_negatives: OfNegatives = 0.0,
 ) -> Float[Array, " m"]:
-    """Return the sampled logistic loss of each anchor, in nats: one binary decision per class.
+    """Return the sampled logistic loss of each anchor, in nats, with a binary decision per class.
 
     L = -log sigma(G_0) - sum_j log sigma(-G_j),  G = s - log Q
 
-    (TensorFlow, "Candidate sampling"), with Q the expected count of a class in the sample. With
-    accidental hits removed the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not log p.
-    An anchor whose sample contains only hits has loss 0, which biases the optimum for small
-    samples. The arguments are as in `sampled_softmax`.
+    (TensorFlow, "Candidate sampling"), where Q is the expected count of a class in the sample. If
+    accidental hits are removed, the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
+    log p. An anchor whose sample contains only hits has loss 0, which biases the optimum for small
+    samples. The arguments are the same as for `sampled_softmax`.
 
-    A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
+    A positive with odds of 3 has loss log(4 / 3), and so has a negative with odds of 1 / 3:
 
     >>> log_3 = jnp.log(jnp.full((1, 1), 3.0))
     >>> round(float(jnp.exp(sampled_logistic(log_3, -log_3))[0]), 4)  # 16 / 9
@@ -85,11 +84,11 @@ def sampled_logistic(
 def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float[Array, " m"]:
     """Return the softmax cross-entropy of each anchor over all v classes, in nats.
 
-    L = log sum_v e^s_v - s_y,  y the label
+    L = log sum_v e^s_v - s_y, where y is the label
 
-    The optimal score is log p(x|c) + h(c). H(x) - L is a lower bound on the mutual information; log
-    v - L is one only if all classes are equally frequent. Labels outside 0..v-1 raise UserError, or
-    give a loss of NaN if they are traced.
+    The optimal score is log p(x|c) + h(c). H(x) - L is a lower bound on the mutual information.
+    log v - L is a lower bound only if all classes are equally frequent. Labels must be between 0
+    and v - 1. Other labels raise `UserError`, or give a loss of NaN if they are traced.
 
     >>> full_softmax(jnp.zeros((1, 4)), jnp.array([2])) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -102,12 +101,12 @@ def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float
 def full_logistic(
     scores: Float[Array, "m v"], labels: Int[Array, " m"] | Bool[Array, "m v"]
 ) -> Float[Array, " m"]:
-    """Return the binary cross-entropies of each anchor summed over all v classes, in nats.
+    """Return the binary cross-entropy of each anchor, in nats, summed over all v classes.
 
     L = -sum_(v true) log sigma(s_v) - sum_(v false) log sigma(-s_v)
 
-    The optimal score is the log odds log p(x|c) / (1 - p(x|c)). `labels` holds the true class of
-    each anchor, validated as in `full_softmax`, or a mask of its true classes.
+    The optimal score is the log odds log p(x|c) / (1 - p(x|c)). `labels` contains the true class of
+    each anchor, validated as in `full_softmax`, or a mask of the true classes.
 
     >>> full_logistic(jnp.zeros((1, 4)), jnp.array([2])) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -117,7 +116,7 @@ def full_logistic(
         labels = _one_hot(scores, labels)
         scores = jnp.where(labels.any(-1, keepdims=True), scores, jnp.nan)
     elif labels.shape != scores.shape:
-        problem = f"labels do not fit scores {scores.shape} (got shape {labels.shape})"
+        problem = f"labels do not match scores of shape {scores.shape} (got shape {labels.shape})"
         raise UserError(f"{problem}: pass classes ({len(scores)},) or a mask of the scores' shape")
     return jax.nn.softplus(jnp.where(labels, -scores, scores)).sum(-1)
 
@@ -130,13 +129,13 @@ def _one_hot(scores: Any, labels: Any) -> Any:
 
 
 def check_labels(labels: Any, num_classes: int) -> None:
-    """Check that labels are valid class indices, unless they are traced."""
+    """Validate that labels are class indices, unless they are traced."""
     if not isinstance(labels, Tracer):
         known = np.asarray(labels)  # NumPy also works in a traced function that closes over labels
         outside = known[(known < 0) | (known >= num_classes)]
         if outside.size:
             fix = f"pass integers from 0 to {num_classes - 1}"
-            raise UserError(f"labels are not classes (got {outside[0]}): {fix}")
+            raise UserError(f"labels are not class indices (got {outside[0]}): {fix}")
 
 
 #: sample(rng, labels (m, p), num) -> ids (n,), expected count of the labels (m, p) and ids (n,).
@@ -163,19 +162,21 @@ def candidate_sampling(
     loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
     **options: Unpack[SamplingOptions],
 ) -> Float[Array, " m"]:
-    """Return the loss of each input over v classes, in nats, from a sample shared by all inputs.
+    """Return the loss of each input, in nats, from a sample of the v classes.
 
-    The score of a class is w_v . x + b_v, minus log Q if `subtract_log_q`. The values with
-    `sampled_softmax` equal tf.nn.sampled_softmax_loss, and with `sampled_logistic` they equal
-    tf.nn.nce_loss (which keeps accidental hits by default). For evaluation, use the loss over all
-    classes instead: `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
+    All inputs share the sample. The score of a class with weights w and bias b for input x is
+    w . x + b, minus log Q if `subtract_log_q` is True. With `sampled_softmax` the loss equals
+    tf.nn.sampled_softmax_loss, and with `sampled_logistic` it equals tf.nn.nce_loss (which keeps
+    accidental hits by default). For evaluation, use the loss over all classes, which is
+    `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
 
     Args:
-      labels: the true classes of each input; each of p classes has label 1 / p.
-      num_sampled: number of classes drawn.
-      sampler: draws them with the key `rng`, such as `cpc.negatives.log_uniform_sampler(v)`.
-      sampled_values: a sample drawn elsewhere, instead of `sampler`: ids, expected counts of the
-        labels, expected counts of the ids.
+      labels: true classes of each input. Each of p classes has label 1 / p.
+      num_sampled: number of classes to draw.
+      sampler: function that draws classes with the key `rng`, such as
+        `cpc.negatives.log_uniform_sampler(v)`.
+      sampled_values: a sample to use instead of `sampler`, as a tuple of ids, expected counts of
+        the labels, and expected counts of the ids.
       loss: `sampled_softmax`, `sampled_logistic`, or a function with the same arguments.
       remove_accidental_hits: mask sampled classes that are a true class of the input.
       subtract_log_q: subtract log Q from all scores.
@@ -187,7 +188,7 @@ def candidate_sampling(
     """
     check_function("loss", loss, 3, "pass a function such as cpc.losses.sampled_softmax")
     if sampler is not None:
-        check_function("sampler", sampler, 3, "pass one such as cpc.negatives.uniform_sampler(v)")
+        check_function("sampler", sampler, 3, "pass cpc.negatives.uniform_sampler(v), for example")
     check_shape("biases", biases, len(weights))
     check_shape("inputs", inputs, len(labels), weights.shape[1])
     check_labels(labels, len(weights))
@@ -204,12 +205,12 @@ def candidate_sampling(
 def _score_sample(
     weights, biases, labels, inputs, sample, remove_accidental_hits=True, subtract_log_q=True
 ) -> Any:
-    """Return (positive, negatives, where) and the corrections as keyword arguments of the loss."""
+    """Return (positive, negatives, where), and corrections as keyword arguments of the loss."""
     ids, label_counts, id_counts = sample
     is_known = not isinstance(label_counts, Tracer)
     if subtract_log_q and is_known and not (np.asarray(label_counts) > 0).all():
         problem = "the sampler never draws the class of a label (got log q = -inf)"
-        raise UserError(f"{problem}: give every class a count, or remove the classes without one")
+        raise UserError(f"{problem}: pass a positive count per class, or remove unused classes")
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
     negatives = inputs @ weights[ids].T + biases[ids]
     where = jnp.ones(negatives.shape, bool)

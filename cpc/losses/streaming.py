@@ -1,4 +1,4 @@
-"""InfoNCE between arbitrary anchors and candidates, in memory linear in both."""
+"""InfoNCE between arbitrary anchors and candidates, with memory that is linear in their number."""
 
 import functools
 from typing import Any, TypedDict, Unpack
@@ -43,33 +43,34 @@ def streaming_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     **options: Unpack[StreamingOptions],
 ) -> tuple[Float[Array, " m"], AnchorScores]:
-    """Return the loss of each anchor, in nats, and the rank of its positive.
+    """Return the InfoNCE loss of each anchor, in nats, and the statistics of its scores.
 
     L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
 
-    The positive is the candidate of the same sequence and lane at time + offset. The negatives j
-    are the other candidates that the rule allows. Values and gradients equal those of `info_nce` on
-    the matrix of scores, which is never stored: each block of anchors is scored once for the loss,
-    the rank and both gradients (3 products). The gradient of the keys assumes the same cotangent
-    for all anchors, as from a mean or a sum; different cotangents are detected at run time and cost
-    a second pass. The loss alone takes one product, and tiled rows take 4.
+    q_i is the query of anchor i, and k_j the key of candidate j. The positive is the candidate of
+    the same sequence and lane at time + offset, and the negatives j are the other candidates that
+    the rule allows. Values and gradients equal those of `info_nce` on the matrix of scores, but the
+    matrix is never stored. Each block of anchors is scored once for the loss, the rank and both
+    gradients, which takes 3 matrix products, or 4 if rows are tiled. The loss alone takes one. The
+    gradient of the keys assumes the same cotangent for all anchors, as from a mean or a sum. Other
+    cotangents are detected at run time and need a second pass.
 
     Args:
-      keys: vectors of the candidates, no two at the same position.
+      queries: vectors of the anchors.
+      keys: vectors of the candidates, which must have distinct positions.
       anchors, candidates: positions, (m,) and (n,).
-      offset: steps from the anchor to its positive; 0 for two views of one latent.
+      rule: decides which candidates may be negatives.
+      offset: number of steps from an anchor to its positive, or 0 for two views of a latent.
       temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
-      where_anchors: mask of the anchors. Masked anchors may hold NaN, have loss 0 and no gradient.
-      where_candidates: mask of the candidates, likewise.
-      block, columns: anchors and candidates scored at a time, as in `cpc_loss`. Each score of a
-        block takes 12 bytes.
+      where_anchors: mask of the anchors. Masked anchors may be NaN, with loss 0 and no gradient.
+      where_candidates: mask of the candidates. Masked candidates may be NaN.
+      block, columns: as in `cpc_loss`. Each score of a block takes 12 bytes.
 
     Returns:
-      The losses, 0 for an anchor without a positive or a negative, and the `AnchorScores`, which
-      carry no gradient.
+      The losses, 0 for anchors without a positive or negative, and `AnchorScores` without gradient.
 
     Raises:
-      UserError: the positions are known and give no anchor both a positive and a negative.
+      UserError: positions are known, and no anchor has both a positive and a negative.
 
     Equal scores give exactly log N, and a tie is half a win:
 
@@ -84,7 +85,7 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check_number("temperature", temperature, above=0)
-    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    check_function("rule", rule, 3, "pass a rule such as cpc.negatives.batch")
     check_type("offset", offset, int | np.integer, "pass one whole number of steps")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
@@ -109,9 +110,9 @@ def streaming_symmetric_info_nce(
 ) -> tuple[tuple[Float[Array, " m"], AnchorScores], tuple[Float[Array, " n"], AnchorScores]]:
     """Return `streaming_info_nce` of queries against keys, and of keys against queries.
 
-    The second direction negates the offset: rule(key's position, query's position, -offset). The
-    CLIP loss is half the sum of the two means (Radford et al. 2021, fig. 3). Further options apply
-    to both directions.
+    In the second direction the offset is negated, so the rule is called with (key's position,
+    query's position, -offset). The CLIP loss is half the sum of the two means (Radford et al. 2021,
+    fig. 3). Further options apply to both directions.
     """
     here = {"where_anchors": where_anchors, "where_candidates": where_candidates}
     there = {"where_anchors": where_candidates, "where_candidates": where_anchors}
@@ -129,7 +130,7 @@ def _make_plan(rule, offset, block=None, columns=None):
 
 
 def _read(latents, vectors, positions, x, where):
-    """Return validated vectors, zero where masked, and their positions."""
+    """Return the vectors, with zeros for masked rows, and their positions, after validation."""
     check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
     check_shape(vectors, x, "m", "d")
     check_number(f"the number of {vectors}", len(x), least=1)
@@ -169,7 +170,7 @@ _losses.defvjp(_forward, _backward)
 
 
 def _score(inputs, weights, plan):
-    """Return the scores of the anchors and, given weights, the derivatives by queries and keys."""
+    """Return statistics of the anchors, and derivatives by queries and keys if given weights."""
     queries, keys, anchors, candidates = inputs
     scores, _, dqueries, dkeys, _ = score_blocks(
         queries[None, None],

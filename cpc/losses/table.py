@@ -1,4 +1,4 @@
-"""Properties of the losses, and the losses that configs can name."""
+"""Properties of the losses, and the losses that can be selected in a config."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -21,51 +21,52 @@ from cpc.losses.noise_contrastive import (
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
 from cpc.losses.views import nt_xent, sigmoid, sup_con, triplet
 
-#: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
+#: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,), in nats, separately for each row.
 AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 
 
 class Description(NamedTuple):
-    """Properties of a loss, with score s, context c, candidate x and density q of the negatives."""
+    """Properties of a loss L of scores s.
+
+    c is the context, x a candidate, and q the density of the negatives.
+    """
 
     name: str
     optimum: str | None = None
     """The score that minimises the loss."""
     bounds: str | None = None
-    """The quantity that log N - L bounds from below on average, if the negatives are independent
-    draws from the marginal p(x); None if it is not a bound."""
+    """The quantity for which log N - L is a lower bound on average, if the negatives are
+    independent draws from the marginal p(x), or None if log N - L is not a bound."""
     posterior: str | None = None
     """The probability that a score represents."""
     has_log_n: bool = False
-    """Whether L is log N at equal scores and 0 for a clear winner, so that log N - L measures
-    information between chance and its ceiling."""
+    """Whether L is log N at equal scores and tends to 0 if the positive has by far the highest
+    score, so that log N - L is between 0 at chance and the ceiling log N."""
     needs_cosines: bool = False
     """Whether the loss has a floor or a margin that is meaningful only for cosines."""
     has_floor: bool = False
-    """Whether the argument `least` is the lowest score that a cosine can give, which excludes a
-    bias."""
+    """Whether the loss has an argument `least`, the lowest possible score, and allows no bias."""
     uses_group_positives: bool = False
-    """Whether candidates of the anchor's group are additional positives (`where_positive`)."""
+    """Whether candidates in the anchor's group are additional positives (`where_positive`)."""
     can_tile: bool = False
-    """Whether `cpc_loss` has a hand-written derivative for it, which can split long rows."""
+    """Whether `cpc_loss` has a hand-written derivative of the loss that can split long rows."""
 
     def is_bound(self, independent_negatives: bool) -> bool:
-        """Return whether log N - L is a lower bound on mutual information with these negatives.
+        """Return whether log N - L is a lower bound on mutual information.
 
-        Independent negatives do not depend on the anchor's content or on each other. Negatives that
-        are mined, drawn from the anchor's sequence or cleared of accidental hits are not
-        independent.
+        Independent negatives depend neither on the content of the anchor nor on each other. Mining,
+        drawing from the anchor's sequence, or removing accidental hits makes them dependent.
         """
         return independent_negatives and self.bounds is not None
 
 
 class LossSpec(NamedTuple):
-    """A loss that a config can name."""
+    """A loss that can be selected in a config."""
 
     function: Callable[..., Any]
-    """The loss, with the arguments that its config name fixes."""
+    """The loss, with the arguments that are fixed for its name."""
     options: tuple[str, ...] = ()
-    """Further arguments, named like the config keys that set them."""
+    """Names of the other arguments, which are also the config keys that set them."""
 
     @property
     def description(self) -> Description:
@@ -73,7 +74,7 @@ class LossSpec(NamedTuple):
         return describe(self.function)
 
     def bind(self, options: Mapping[str, Any]) -> AnchorLoss:
-        """Return the loss with its arguments taken from the options; other options are ignored.
+        """Return the loss with its arguments bound to the given options. Others are ignored.
 
         >>> LOSSES["debiased"].bind({"prior": 0.2, "margin": 1.0}).keywords
         {'prior': 0.2}
@@ -88,8 +89,8 @@ _WHICH = "softmax of the scores: which candidate is the positive"
 _DATA = "sigmoid(s): data, not one of K negatives"
 _EACH = "sigmoid(s): each class by itself"
 
-# Name, optimum, bounds, posterior; flags. The negatives of NT-Xent come in dependent pairs of
-# views, so it does not give a bound.
+# Positional arguments are name, optimum, bounds and posterior. NT-Xent does not give a bound,
+# because its negatives come in dependent pairs of views.
 _DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
     (info_nce, Description(
         "InfoNCE", "log p(x|c) / q(x) + h(c)", _INFORMATION, _WHICH,
@@ -122,8 +123,8 @@ _DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
 )  # fmt: skip
 
 _partial = functools.partial
-#: Losses by config name. NCE has K noise samples, with the distribution of the candidates as the
-#: reference measure.
+#: Losses by config name. NCE uses the distribution of the candidates as its reference measure, so
+#: log q is 0.
 LOSSES: dict[str, LossSpec] = {
     "info_nce": LossSpec(info_nce),
     "nce": LossSpec(_partial(nce, log_noise_positive=0.0, log_noise_negatives=0.0)),
@@ -139,7 +140,7 @@ LOSSES: dict[str, LossSpec] = {
 
 
 def describe(loss: Callable[..., Any]) -> Description:
-    """Return the properties of a loss or a partial of one; an unknown function has only a name.
+    """Return the properties of a loss, or of a partial of it. An unknown function has only a name.
 
     >>> describe(functools.partial(info_nce, temperature=0.1)).is_bound(independent_negatives=True)
     True
@@ -155,15 +156,15 @@ def describe(loss: Callable[..., Any]) -> Description:
 
 
 def describe_aligned(description: Description) -> Description:
-    """Return the properties of a loss after aligning predictions to more frames (`acpc_loss`)."""
+    """Return the properties of a loss whose predictions are aligned to frames (`acpc_loss`)."""
     name = f"aligned {description.name}"
     return description._replace(name=name, optimum=None, bounds=None, has_log_n=False)
 
 
 def _corrects_consistently(keywords):
-    """Return whether either all candidates are corrected by the same log q, or none.
+    """Return whether the same log q corrects all candidates, or no candidate is corrected.
 
-    Only then is -log q part of the critic. Two arrays are assumed to hold the same log q, evaluated
+    Only then is -log q part of the critic. Two arrays are assumed to be the same log q, evaluated
     at the positive and at the negatives.
     """
     corrections = [

@@ -1,13 +1,14 @@
-"""InfoNCE by tiles: some anchors against some candidates at a time.
+"""InfoNCE computed in tiles, each a block of anchors against a block of candidates.
 
-With s_ij the scores, p_i the positive's score, and over the negatives j of anchor i
+Let s_ij be the score of anchor i and candidate j, and p_i the score of its positive. With
 
     M_i = max_j s_ij        S_i = sum_j e^(s_ij - M_i)        x_i = M_i + log S_i - p_i,
 
-the loss is log(1 + e^x_i). Its derivatives are sigma(x_i) e^(s_ij - M_i) / S_i by a negative and
--sigma(x_i) by the positive, so nothing cancels when the positive wins. M and S are accumulated tile
-by tile (Milakov and Gimelshein 2018). The derivatives need a second pass over the tiles, so value
-and gradient cost 4 products instead of 3 for whole rows.
+where j runs over the negatives of anchor i, the loss is log(1 + e^x_i). Its derivatives are
+sigma(x_i) e^(s_ij - M_i) / S_i by a negative and -sigma(x_i) by the positive. They keep their
+precision if the positive has by far the highest score. M and S are accumulated tile by tile
+(Milakov and Gimelshein 2018). The derivatives need a second pass over the tiles, so value and
+gradient take 4 matrix products instead of 3 for whole rows.
 """
 
 from typing import Any, NamedTuple
@@ -18,29 +19,29 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cpc.types import AnyPosition, NegativeRule, is_positive
 
-#: Maximum of an empty set of scores; finite, so that differences are never NaN.
+#: Maximum of an empty set of scores. The value is finite so that differences are never NaN.
 MIN_SCORE = float(jnp.finfo(jnp.float32).min)
 #: Maximum number of scores in a block of whole rows on a CPU: 256 MB of float32.
 WHOLE_ROWS = 2**26
-#: Number of scores in a block of short rows on a CPU: 2 MB of float32, which fit in the cache.
+#: Number of scores in a block of short rows on a CPU: 2 MB of float32, which fits in the cache.
 CACHED_SCORES = 2**19
 #: Number of candidates per tile on a CPU, if rows are split.
 COLUMNS = 4096
-#: Both limits off the CPU, 1 GB: at 131,072 candidates they cut an H100's time to 0.72.
+#: Both limits on other backends, 1 GB. With 131,072 candidates an H100 takes 0.72 of the time.
 WHOLE_ROWS_OFF_CPU, COLUMNS_OFF_CPU = 2**28, 8192
 
 
 class AnchorScores(NamedTuple):
-    """Statistics of each anchor; zero if the anchor is not counted."""
+    """Statistics of each anchor, which are zero if the anchor is not counted."""
 
     loss: Float[Array, "..."]
     num_negatives: Float[Array, "..."]
     rank: Float[Array, "..."]
-    """Number of negatives that the positive does not beat: 0 is first place, and a tie is lost."""
+    """Number of negatives whose score is at least the positive's score, so 0 is first place."""
     wins: Float[Array, "..."]
-    """Number of negatives that the positive beats; a tie counts one half."""
+    """Number of negatives whose score is below the positive's score. A tie counts as one half."""
     counted: Float[Array, "..."]
-    """1 if the anchor has a positive and at least one negative."""
+    """1 if the anchor has a positive and at least one negative, otherwise 0."""
 
     @property
     def num_candidates(self) -> Float[Array, "..."]:
@@ -49,19 +50,19 @@ class AnchorScores(NamedTuple):
 
 
 class Latents(NamedTuple):
-    """Positions of latents and the mask of existing ones, all of one shape."""
+    """Positions of latents and a mask that is False for padding, all with the same shape."""
 
     positions: AnyPosition
     mask: Bool[Array, "..."]
 
 
 class Negatives(NamedTuple):
-    """Running statistics of each anchor's negatives, (m,)."""
+    """Running statistics of the negatives of each anchor."""
 
     highest: Float[Array, " m"]
-    """M, the highest score."""
+    """M, the highest score so far."""
     total: Float[Array, " m"]
-    """S, the sum of e^(s - M)."""
+    """S, the sum of e^(s - M) over the negatives."""
     number: Int[Array, " m"]
     beaten: Int[Array, " m"]
     tied: Int[Array, " m"]
@@ -70,10 +71,10 @@ class Negatives(NamedTuple):
 def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Return the default number of anchors per block for the current backend.
 
-    A CPU gets 512 anchors, or more if rows are short, so that a block fits in the cache. An
-    accelerator, which launches about 15 kernels per block, gets 8192, or as many as can keep their
-    rows whole. If `columns` candidates are scored at a time, the block is also limited so that its
-    scores stay within `limits`. The anchors of all shards count together.
+    The default is 512 anchors on a CPU, or more if rows are so short that a larger block fits in
+    the cache. An accelerator launches about 15 kernels per block, so its default is 8192, or as
+    many anchors as fit without splitting rows. If `columns` candidates are scored at a time, the
+    scores of a block also stay within `limits`. The anchors of all shards count together.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)
@@ -88,14 +89,16 @@ def block_size(num_candidates: int, columns: int | None = None) -> int:
 
 
 def limits() -> tuple[int, int]:
-    """Return the maximum scores per block of whole rows, and the candidates per tile."""
+    """Return the maximum number of scores per block of whole rows, and of candidates per tile."""
     if jax.default_backend() == "cpu":
         return WHOLE_ROWS, COLUMNS
     return WHOLE_ROWS_OFF_CPU, COLUMNS_OFF_CPU
 
 
 def num_columns(rows: int, n: int, columns: int | None) -> int:
-    """Return the candidates per tile: `columns`, or all n if the block is within `limits`.
+    """Return the number of candidates per tile for a block of anchors and n candidates.
+
+    The result is at most `columns` if given, and otherwise n if the block is within `limits`.
 
     >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
     (131072, 4096, 32)
@@ -113,13 +116,13 @@ def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
 
 
 def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
-    """Return a mask (m, n) of the existing candidates that the rule allows."""
+    """Return a mask (m, n) of the candidates that the rule allows, without padding."""
     here, there = _broadcast(anchors, candidates)
     return rule(here.positions, there.positions, offset) & (here.mask & there.mask)
 
 
 def same_group_mask(anchors: Latents, candidates: Latents) -> Any:
-    """Return a mask (m, n) of the candidates in the anchor's group; groups below 0 are unknown."""
+    """Return a mask (m, n) of the candidates in the anchor's group. Negative groups never match."""
     here, there = _broadcast(anchors, candidates)
     group = here.positions.group
     return (group == there.positions.group) & (group >= 0)
@@ -133,7 +136,7 @@ def compare(
     rule: NegativeRule,
     offset: Any,
 ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"], Bool[Array, "m n"]]:
-    """Return the scores of anchors and candidates, and the masks of negatives and positives."""
+    """Return scores (m, n) of anchors and candidates, and masks of the negatives and positives."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
     positives = find_positives(anchors, candidates, offset)
     where = find_negatives(anchors, candidates, rule, offset) & ~positives
@@ -146,10 +149,10 @@ def _broadcast(anchors, candidates):
 
 
 def match_varying_axes(tree: Any) -> Any:
-    """Return the arrays, all varying over the mesh axes that any of them varies over.
+    """Return the arrays, cast so that all of them vary over the same mesh axes.
 
-    Inside a `jax.shard_map` that checks varying axes, loop carries and arguments of custom
-    gradients need equal axes. Elsewhere the arrays are returned unchanged.
+    This is needed inside a `jax.shard_map` that checks varying axes, where loop carries and
+    arguments of custom gradients must have equal axes. Elsewhere the arrays are unchanged.
     """
     varying = [jax.typeof(x).mat.varying for x in jax.tree.leaves(tree)]
     axes = frozenset().union(*varying)
@@ -161,7 +164,7 @@ def match_varying_axes(tree: Any) -> Any:
 
 
 def init_negatives(m: int) -> Negatives:
-    """Return the statistics before the first tile."""
+    """Return the statistics of m anchors before the first tile."""
     zero = jnp.zeros(m, jnp.int32)
     return Negatives(
         jnp.full(m, MIN_SCORE, jnp.float32), jnp.zeros(m, jnp.float32), zero, zero, zero
@@ -190,7 +193,10 @@ def add_tile(
 def finish(
     seen: Negatives, positive: Float[Array, " m"], has_positive: Bool[Array, " m"]
 ) -> tuple[AnchorScores, Float[Array, " m"]]:
-    """Return the anchors' scores and sigma(x), the scale of their derivatives; 0 if not counted."""
+    """Return the statistics of anchors, and sigma(x), by which their derivatives are scaled.
+
+    Both are 0 for anchors that are not counted.
+    """
     counted = has_positive & (seen.number > 0)
     one = counted.astype(jnp.float32)
     x = (seen.highest - positive) + jnp.log(jnp.where(counted, seen.total, 1.0))
@@ -213,9 +219,9 @@ def derivatives(
     total: Float[Array, " m"],
     size: Float[Array, " m"],
 ) -> Float[Array, "m n"]:
-    """Return the derivatives of the anchors' losses by the scores of a tile.
+    """Return the derivatives of the losses by the scores of a tile.
 
-    `highest`, `total` and `size` are M, S and sigma(x) of each anchor.
+    The arguments `highest`, `total` and `size` are M, S and sigma(x) of each anchor.
     """
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
     factor = size / jnp.where(total > 0, total, 1.0)
@@ -223,7 +229,7 @@ def derivatives(
 
 
 def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " m"]:
-    """Return each anchor's positive as an index into tiles (tiles, columns), or -1."""
+    """Return the index of each anchor's positive in the flattened tiles, or -1 if it has none."""
     num_tiles, columns = tiles.mask.shape
 
     def one_tile(index, tile):
@@ -241,10 +247,10 @@ def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " 
 def score_positives(
     queries: Float[Array, "m d"], targets: Float[Array, "m d"], columns: int
 ) -> Float[Array, " m"]:
-    """Return the scores of the anchors' targets, computed in products with `columns` columns.
+    """Return the score of each query with its target, from matrix products with `columns` columns.
 
-    A sum along rows, or a product of another size, would round differently, and a positive would
-    not tie with an equal negative.
+    A sum along rows, or a product of another size, would round differently, so that the positive
+    would not tie with a negative that has the same vector.
     """
     m, parts = len(targets), split_axis(targets, columns)
 
@@ -259,17 +265,17 @@ def score_positives(
 
 
 def split_axis(x: Array, size: int, axis: int = 0) -> Array:
-    """Split an axis into (parts, size), padded with 0, or with False in a mask."""
+    """Split an axis into two of shape (parts, size), with zero padding, or False for a mask."""
     pads = [(0, 0)] * x.ndim
     pads[axis] = (0, -x.shape[axis] % size)
     return jnp.pad(x, pads).reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
 
 
 def gradient_of_keys(queries: Float[Array, "m d"], weights: Float[Array, "m n"]) -> Array:
-    """Return q^T w, the keys' gradient (d, n).
+    """Return q^T w, the transposed gradient (d, n) of the keys.
 
-    The result is transposed and the queries are transposed in memory first: a CPU product with a
-    transposed left factor takes up to twice as long, and w is the larger factor.
+    The queries are transposed in memory first, because a CPU product with a transposed left factor
+    takes up to twice as long. The larger factor w is not transposed.
     """
     transposed = jax.lax.optimization_barrier(queries.T)
     return jnp.matmul(transposed, weights, preferred_element_type=jnp.float32)
@@ -286,15 +292,15 @@ def score_tiles(
     dkeys: Float[Array, "tiles d columns"] | None,
     sequences: tuple[int, int],
 ) -> tuple[AnchorScores, Any, Any, Any]:
-    """Score anchors against all tiles of candidates.
+    """Score anchors against all tiles of candidates, and compute derivatives of the losses.
 
-    The candidates begin with the latents of the batch, whose number of sequences and latents per
-    sequence are `sequences`.
+    The candidates begin with the latents of the batch. `sequences` is the number of sequences of
+    the batch and the number of latents per sequence.
 
     Returns:
-      The scores; with `dkeys`, the derivatives by q, and dkeys plus the derivatives by the keys,
-      the latter for anchors with vectors `weighted`; the weight (m, b) that each anchor gives to
-      each sequence.
+      The statistics of the anchors, the derivatives by q, `dkeys` plus the derivatives by the keys,
+      and the weight (m, b) that each anchor gives to each sequence. The derivatives by the keys use
+      `weighted` in place of q. Derivatives are None if `dkeys` is None.
     """
     index = find_targets(anchors, candidates, offset)
     targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]
@@ -326,14 +332,14 @@ def score_tiles(
         w = derivatives(*tile, seen.highest, seen.total, size).astype(keys.dtype)
         dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
         dkeys = dkeys.at[i].add(gradient_of_keys(weighted, w))
-        return (dq, dkeys), None  # as a carry, dkeys is updated in place
+        return (dq, dkeys), None  # dkeys is a carry so that it is updated in place
 
     (dq, dkeys), _ = jax.lax.scan(differentiate, (dq, dkeys), tiles)
     return scores, dq, dkeys, by_sequence
 
 
 def _sum_tile(scores, where, highest, i, length):
-    """Return the sums of e^(s - M) per sequence in tile i (m, r), and M."""
+    """Return the sums of e^(s - M) over each sequence in tile i, shape (m, r), and M."""
     columns = scores.shape[1]
     start = i * columns
     sequence = (start + jnp.arange(columns)) // length - start // length
@@ -343,13 +349,13 @@ def _sum_tile(scores, where, highest, i, length):
 
 
 def _join_tiles(exp, highest, seen, size, columns, num_sequences, length):
-    """Return the weights per sequence (m, b), from the sums of all tiles (tiles, m, r)."""
+    """Return the weights of each sequence (m, b) from the sums of all tiles (tiles, m, r)."""
     weights = rescale_sums(exp, highest, seen, size)
     first = jnp.arange(len(exp)) * columns // length
     index = (first[:, None] + jnp.arange(exp.shape[-1])).ravel()
     rows = jnp.swapaxes(weights, 1, 2).reshape(-1, len(size))
     none = jnp.zeros((num_sequences, len(size)), weights.dtype)
-    return none.at[index].add(rows, mode="drop").T  # drops candidates that follow the batch
+    return none.at[index].add(rows, mode="drop").T  # drops candidates that are not in the batch
 
 
 def rescale_sums(
@@ -358,6 +364,6 @@ def rescale_sums(
     seen: Negatives,
     size: Float[Array, "*#all m"],
 ) -> Float[Array, "... m r"]:
-    """Return derivatives by negatives from sums of e^(s - M), with M the `highest` at that tile."""
+    """Return derivatives by negatives from sums of e^(s - M), where M is `highest` at each tile."""
     factor = jnp.exp(highest - seen.highest) * size / jnp.where(seen.total > 0, seen.total, 1.0)
     return factor[..., None] * exp

@@ -1,8 +1,8 @@
 """Losses for views, pairs and several positives, and the alignment and uniformity of embeddings.
 
-`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate datum. The
-positives share the anchor's negatives, scored once, as with the words of a skip-gram window. Pair
-by pair they equal losses such as `nce`, of scores less their corrections.
+`logistic_pairs` and `softmax_pairs` treat each positive of an anchor as a separate example. All
+positives of an anchor share its negatives, as the words of a skip-gram window do, so negatives are
+scored once. For each pair the loss equals a loss such as `nce` of the corrected scores.
 """
 
 from typing import Any
@@ -35,9 +35,8 @@ def view_scores(
 ) -> tuple[Float[Array, " m"], Float[Array, "m n"]]:
     """Return cosine scores of the 2b views of b items: positives (2b,) and negatives (2b, 2b - 2).
 
-    The anchors are the first views, followed by the second views. The positive of an anchor is the
-    other view of its item; its negatives are both views of all other items (Chen et al. 2020,
-    section 2.1).
+    The anchors are the first views, followed by the second views. The positive is the other view of
+    the same item, and negatives are all views of other items (Chen et al. 2020, section 2.1).
 
     >>> positive, negatives = view_scores(jnp.eye(2), 3.0 * jnp.eye(2))
     >>> positive
@@ -50,7 +49,7 @@ def view_scores(
     b = first.shape[0]
     z = jnp.concatenate([first, second]).astype(jnp.float32)
     squared = jnp.square(z).sum(-1, keepdims=True)
-    is_zero = squared < 1e-24  # its cosines are defined as 0, without a gradient
+    is_zero = squared < 1e-24  # cosines of zero vectors are defined as 0, without a gradient
     z = jnp.where(is_zero, 0.0, z) * lax.rsqrt(jnp.where(is_zero, 1.0, squared))
     scores = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
     anchor, step = jnp.arange(2 * b)[:, None], jnp.arange(1, b)
@@ -66,15 +65,16 @@ def nt_xent(
     *,
     temperature: Number = 0.5,
 ) -> Float[Array, " m"]:
-    """Return NT-Xent of each anchor, in nats: InfoNCE of cosine scores, with both views as anchors.
+    """Return the NT-Xent loss of each anchor, in nats.
 
-    L = -log [ e^(s_0 / tau) / sum_(j = 0..K) e^(s_j / tau) ],  s cosine  (Chen et al. 2020, eq. 1)
+    L = -log [ e^(s_0 / tau) / sum_(j = 0..K) e^(s_j / tau) ]  (Chen et al. 2020, eq. 1)
 
-    `view_scores` computes the scores, with N = 2b - 1 candidates. The optimal score is log r +
-    h(c), within the range of a cosine over tau. log N - L is an estimate, because negatives come in
-    pairs of views.
+    This is InfoNCE of cosine scores s with both views as anchors, where s_0 is the positive's score
+    and K is the number of negatives. `view_scores` computes the scores, with N = 2b - 1 candidates.
+    The optimal score is log p(x|c) / p(x) + h(c), within the range of a cosine divided by tau.
+    log N - L is not a bound, because negatives come in pairs of views.
 
-    Two items with four identical views, which is chance among 3 candidates:
+    Four identical views of two items give log N for N = 3 candidates:
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
     Array([0., 0., 0., 0.], dtype=float32)
@@ -97,18 +97,18 @@ def sup_con(
     L_out = mean_p -log [ e^(s_p / tau) / sum_a e^(s_a / tau) ]
     L_in  = -log [ mean_p e^(s_p / tau) / sum_a e^(s_a / tau) ]
 
-    (Khosla et al. 2020, eq. 2 and 3), with p over an anchor's positives, and a over its positives
-    and its negatives. L_in <= L_out, and the paper prefers L_out. With one positive both are
-    NT-Xent. The optimal score follows the classes, not a density, so log N - L is an estimate.
+    (Khosla et al. 2020, eq. 2 and 3), where p runs over the positives of an anchor, and a over its
+    positives and negatives. L_in <= L_out, and the paper prefers L_out. With one positive, both
+    equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
 
     Args:
-      positive: cosine scores of the other latents of the anchor's class.
-      negatives: cosine scores of latents of other classes.
+      positive: cosine scores of the other latents in the anchor's class.
+      negatives: cosine scores of latents in other classes.
       where_positive: mask of the positives. An anchor without a positive or without a negative has
-        loss 0 and should be left out of the mean.
+        loss 0 and should be excluded from the mean.
       inside: compute L_in, with the mean over positives inside the logarithm.
 
-    Equal scores of two positives and three negatives, which is chance among 5 candidates:
+    Equal scores of two positives and three negatives give log N for N = 5 candidates:
 
     >>> sup_con(jnp.ones((1, 2)), jnp.ones((1, 3)), temperature=0.1) - jnp.log(5.0)
     Array([0.], dtype=float32)
@@ -126,8 +126,7 @@ def alignment(
 ) -> Float[Array, ""]:
     """Return the mean distance between positives, `mean |z - z+|^power`.
 
-    (Wang & Isola 2020, section 4.1.) Latents have unit length. 0 is the minimum, which a collapsed
-    embedding also reaches.
+    Latents must have unit length (Wang & Isola 2020, section 4.1). A collapsed embedding gives 0.
 
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)
@@ -141,12 +140,12 @@ def alignment(
 
 
 def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
-    """Return `log mean e^(-t |z_i - z_j|^2)` over pairs i != j, a measure of an even spread.
+    """Return a measure of how evenly latents are spread, `log mean e^(-t |z_i - z_j|^2)`.
 
-    (Wang & Isola 2020, section 4.1.) Latents have unit length, and t is `scale`. Lower is more
-    even; a collapsed embedding has the maximum, 0.
+    The mean is over pairs i != j, t is `scale`, and latents must have unit length (Wang & Isola
+    2020, section 4.1). Lower values are more even. A collapsed embedding has the maximum, 0.
 
-    Two opposite points are at squared distance 4:
+    The squared distance between two opposite points is 4:
 
     >>> uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
     Array(-8., dtype=float32)
@@ -171,15 +170,13 @@ def logistic_pairs(
     *,
     weight: Number = 1.0,
 ) -> Float[Array, " m"]:
-    """Return the logistic losses of each anchor, in nats, summed over its positives.
+    """Return the logistic loss of each anchor, in nats, summed over its positives.
 
     L = sum_p [ -log sigma(s_p) - w sum_n log sigma(-s_n) ]
 
-    With w = k / n, the n negatives represent k in every pair. The expected loss is that of k
-    separate draws for any n, which lets many anchors share a large sample. Any other w sets the
-    ratio of negatives to positives.
-
-    `where` selects the negatives of each positive, by default all; masked entries may hold NaN.
+    w (`weight`) sets the ratio of negatives to positives. With w = k / n, the expected loss is that
+    of k separate negatives per pair for any number n of negatives, so that many anchors can share a
+    large sample. `where` is a mask of the negatives of each positive. Masked entries may be NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -189,7 +186,7 @@ def logistic_pairs(
     positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
     counts = where_positive[..., None] if where is None else where & where_positive[..., None]
     negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
-    noise = jax.nn.softplus(negatives) * counts.sum(1)  # times the pairs that each counts in
+    noise = jax.nn.softplus(negatives) * counts.sum(1)  # times the number of pairs of each negative
     data = jnp.where(where_positive, jax.nn.softplus(-positive), 0.0)
     return data.sum(-1) + jnp.asarray(weight, jnp.float32) * noise.sum(-1)
 
@@ -200,10 +197,11 @@ def softmax_pairs(
     where_positive: Bool[Array, "m p"],
     where: Bool[Array, "m p n"] | None = None,
 ) -> Float[Array, " m"]:
-    """Return the softmax losses of each anchor, in nats, summed over its positives.
+    """Return the softmax loss of each anchor, in nats, summed over its positives.
 
-    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ], where positives are not negatives of each other.
-    Scores and masks are as in `logistic_pairs`.
+    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]
+
+    Positives are not negatives of each other. The arguments are the same as for `logistic_pairs`.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -226,7 +224,7 @@ def softmax_pairs(
 
 
 def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
-    """Check that scores of pairs and their masks fit each other."""
+    """Validate the shapes of the scores of pairs and of their masks."""
     check_shape("positive", positive, "m", "p")
     check_shape("negatives", negatives, len(positive), "n")
     fix = f"pass booleans of shape {positive.shape}"
@@ -244,14 +242,15 @@ def sigmoid(
     temperature: Number = 1.0,
     bias: Number = 0.0,
 ) -> Float[Array, " m"]:
-    """Return the sigmoid loss of each anchor, in nats: one binary decision per candidate, summed.
+    """Return the sigmoid loss of each anchor, in nats, summed over one decision per candidate.
 
     L = -log sigma(s_0 / tau + b) - sum_j log sigma(-s_j / tau - b)  (Zhai et al. 2023, section 3.2)
 
-    The optimal logit s / tau + b is log r - log K for K negatives: the bias absorbs the imbalance.
-    The paper starts at tau = 1 / 10 (its t is 1 / tau) and b = -10 and learns both.
+    For K negatives, the optimal logit s / tau + b is log p(x|c) / p(x) - log K. The bias b
+    compensates for the number of negatives. The paper learns both, starting at tau = 1 / 10 (its t
+    is 1 / tau) and b = -10.
 
-    Logits of zero give the loss of 1 + K fair coins:
+    Logits of 0 give (1 + K) log 2:
 
     >>> sigmoid(jnp.ones(1), jnp.ones((1, 3)), temperature=0.1, bias=-10) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -273,16 +272,16 @@ def triplet(
 
     L = max(0, d_p - d_n + margin),  d = -s  (Schroff et al. 2015, section 3)
 
-    Scores are similarities; to use a distance, pass its negative. Any scores that keep the margin
-    are optimal, so they estimate nothing, and log N - L is not defined.
+    Scores s are similarities. To use a distance, pass its negative. All scores that satisfy the
+    margin are optimal, so scores estimate no quantity, and log N - L is not defined.
 
     Args:
-      margin: required lead of the positive, at least 0.
-      mining: selects the negative n. "hard": the nearest. "semi_hard": the nearest with d_p < d_n <
-        d_p + margin, or the farthest of all if none is in that band. "all": every negative, with L
-        the mean over all of them, including zeros.
+      margin: required difference between the distances of negative and positive, at least 0.
+      mining: how to select the negative n. "hard" selects the nearest. "semi_hard" selects the
+        nearest with d_p < d_n < d_p + margin, or the farthest of all negatives if there is none.
+        "all" uses every negative, and L is the mean over all of them, including zeros.
 
-    A positive at distance 1, negatives at 0.5, 1.25, 4 and 8:
+    A positive at distance 1, and negatives at distances 0.5, 1.25, 4 and 8:
 
     >>> far = -jnp.array([[0.5, 1.25, 4.0, 8.0]])
     >>> [float(triplet(-jnp.ones(1), far, margin=0.5, mining=word)[0])

@@ -1,9 +1,9 @@
-"""Selection of negatives: rules over positions, samplers, noise distributions, closed forms.
+"""Rules, samplers, noise distributions and closed forms for the selection of negatives.
 
 Mismatched shapes and invalid numbers, such as a probability of 2, raise `UserError` with the name
-of the argument; traced values are not checked.
+of the argument. Traced values are not checked.
 
-Results are float32 and int32 for all input dtypes, with or without `jax_enable_x64`, with two
+Results are float32 and int32 for all input dtypes, regardless of `jax_enable_x64`. There are two
 exceptions: selected scores and keys keep their dtype, and closed forms and noise distributions,
 which are computed on the host, are float64.
 """

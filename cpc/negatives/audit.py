@@ -1,7 +1,7 @@
-"""Audits of negative rules, samplers, noise distributions and queues, run before training.
+"""Audits of negative rules, samplers, noise distributions and queues before training.
 
-An audit is a tuple of named numbers with units and meanings; observed values are followed by their
-predictions. No model is needed, but mined negatives can be audited with a model's scores.
+An audit is a tuple of named numbers with units and meanings. A prediction follows the observed
+value that it predicts. No model is needed, but samplers that mine can use the scores of a model.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,32 +29,32 @@ from cpc.types import (
 
 
 class AuditRow(NamedTuple):
-    """One number of an audit; the result of `_asdict()` can be written to JSON."""
+    """One number of an audit. The result of `_asdict()` can be written to JSON."""
 
     name: str
     value: float | int | None
-    """None if the quantity is undefined, such as a mean over zero anchors."""
+    """The number, or None if it is undefined, such as a mean over zero anchors."""
     unit: str
     meaning: str
 
 
 Audit: TypeAlias = tuple[AuditRow, ...]
-#: Unit and meaning of each number; NAME_predicted is the prediction for the observed NAME.
+#: Unit and meaning of each number by name. NAME_predicted is the prediction of the observed NAME.
 WORDS = {
     "anchors": ("anchors", "that have a positive, over all batches and offsets"),
     "anchors_without_negative": ("of anchors", "are left out of the loss"),
-    "negatives_min": ("negatives", "of the anchor in the loss that has the fewest"),
-    "negatives_mean": ("negatives", "of an anchor in the loss, on average"),
-    "log_n": ("nats", "ceiling of log N - L, N = negatives + 1"),
+    "negatives_min": ("negatives", "per anchor in the loss, at least"),
+    "negatives_mean": ("negatives", "per anchor in the loss, on average"),
+    "log_n": ("nats", "ceiling of log N - L, with N = negatives + 1"),
     "accidental_hits": ("of anchors", "have their own positive among their negatives"),
     "accidental_hits_predicted": ("of anchors", "if draws were independent: 1 - (1 - q)^K"),
-    "false_negatives": ("of negatives", "have the label of the positive, where labels are known"),
+    "false_negatives": ("of negatives", "with a known label have the label of the positive"),
     "false_negatives_predicted": ("of negatives", "if draws were independent of the labels"),
     "anchors_with_false_negatives": ("of anchors", "have a negative with the positive's label"),
     "same_utterance": ("of negatives", "come from the recording of the anchor"),
     "effective_negatives": ("negatives", "sample size of the weights, (sum w)^2 / sum w^2"),
     "effective_negatives_predicted": ("negatives", "K V^2 / sum 1 / q, for many draws"),
-    "weight_entropy": ("nats", "of the weights; log of their number if all weigh the same"),
+    "weight_entropy": ("nats", "of the weights, at most the log of the number of negatives"),
     "duplicates": ("of negatives", "repeat or mix negatives that the anchor already has"),
     "duplicates_predicted": ("of negatives", "if draws were independent"),
     "classes": ("classes", "can be drawn"),
@@ -62,7 +62,7 @@ WORDS = {
     "effective_classes": ("classes", "exp of the entropy"),
     "most_probable": ("of draws", "are of the most probable class"),
     "impossible_draws": ("draws", "of classes with q = 0"),
-    "chi_square": ("a degree", "of freedom: about 1 if the draws follow q"),
+    "chi_square": ("per degree", "of freedom, about 1 if the draws follow q"),
     "queue_size": ("latents", "fit into the queue"),
     "queue_filled": ("of slots", "hold a latent"),
     "age_min": ("steps", "since the newest latent was added"),
@@ -77,7 +77,7 @@ def make_rows(**values: Any) -> Audit:
 
 
 def format_audit(rows: Audit) -> str:
-    """Format an audit as text: one line per row, with aligned columns.
+    """Format an audit as text with aligned columns and one line per row.
 
     >>> print(format_audit((AuditRow("log_n", 2.0794415, "nats", "ceiling"),
     ...                     AuditRow("anchors", 1024, "", "with a positive"))))
@@ -100,15 +100,15 @@ def _format(value):
 
 
 def audit(subject: Any, *data: Any, **options: Any) -> Audit:
-    """Audit a rule, sampler, noise distribution or queue, chosen by the argument types.
+    """Audit a rule, sampler, noise distribution or queue with the function for its type.
 
-        audit(rule, positions, offsets, ...)   audit_rule: positions of one or several batches
+        audit(rule, positions, offsets, ...)   audit_rule, for one or several batches
         audit(draw, q, targets, ...)           audit_sampler
         audit(q)                               audit_table
         audit(queue, step)                     audit_queue
 
     Raises:
-      UserError: if `subject` is a function and `data` is empty.
+      UserError: `subject` is a function and `data` is empty.
 
     >>> [row.name for row in audit(np.array([3.0, 1.0]))][:2]
     ['classes', 'entropy']
@@ -118,7 +118,7 @@ def audit(subject: Any, *data: Any, **options: Any) -> Audit:
     if not callable(subject):
         return audit_table(subject, *data, **options)
     if not data:
-        raise UserError("a function is audited with positions or probabilities: pass them after it")
+        raise UserError("audit of a function has no data: also pass positions or probabilities")
     several = isinstance(data[0], list | tuple) and all(isinstance(p, AnyPosition) for p in data[0])
     if several or isinstance(data[0], AnyPosition):
         return audit_rule(subject, *data, **options)
@@ -137,25 +137,25 @@ def audit_rule(
     rng: Array | None = None,
     num_anchors: int = 1024,
 ) -> Audit:
-    """Audit the negatives that a rule, and optionally a sampler, gives to the anchors.
+    """Audit the negatives that a rule and an optional sampler give to the anchors.
 
-    A negative's weight is the derivative of the sum of the sampled scores by its score, which is
-    how often the loss uses it. With a sampler, accidental hits are predicted for the same number of
-    independent uniform draws from the allowed candidates; sampling without replacement gives
-    slightly more. False negatives are predicted as the probability that a latent drawn uniformly
-    from the batch has the positive's label.
+    The weight of a negative is the derivative of the sum of the sampled scores by its score, which
+    is the number of times that the loss uses it. With a sampler, accidental hits are predicted for
+    independent uniform draws of the same number of allowed candidates. Sampling without replacement
+    gives slightly more hits. False negatives are predicted by the probability that a latent drawn
+    uniformly from the batch has the positive's label.
 
     Args:
       positions: positions of the unmasked latents in a batch, as arrays that broadcast, or a list
         of positions for several batches.
-      offsets: prediction offsets k; the numbers are computed over all of them.
-      labels: one class per latent, shaped like the positions, below 0 where unknown; a list if
-        `positions` is one. Negatives with the positive's class are false negatives.
-      utterances: index of each latent's recording, in the same format; defaults to the sequence.
-      sampler: the sampler applied after the rule; without one, all allowed negatives are used.
-      scores: scores(batch, anchors (m,), offset) -> (m, n), for samplers that mine; defaults to
-        independent normal scores.
-      num_anchors: maximum number of anchors per batch and offset; larger batches are subsampled.
+      offsets: prediction offsets k. All numbers are computed over all offsets together.
+      labels: class of each latent, as an array with the shape of the positions, or a list of such
+        arrays for several batches. Negative classes are unknown. Negatives with the class of the
+        positive are false negatives.
+      utterances: recording of each latent, in the same format. Defaults to the sequence.
+      sampler: sampler that is applied after the rule. By default all allowed negatives are used.
+      scores: scores(batch, anchors (m,), offset) -> (m, n), by default independent normal scores.
+      num_anchors: maximum number of anchors per batch and offset. Larger batches are subsampled.
         Memory use is limited to a few million entries for any batch size.
 
     >>> from cpc.types import Position
@@ -164,12 +164,12 @@ def audit_rule(
     >>> {row.name: row.value for row in rows}["accidental_hits"]
     1.0
     """
-    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    check_function("rule", rule, 3, "pass a rule such as cpc.negatives.batch")
     if sampler is not None:
-        check_function("sampler", sampler, 4, "pass one such as cpc.negatives.uniform_draws(16)")
+        check_function("sampler", sampler, 4, "pass cpc.negatives.uniform_draws(16), for example")
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
-        raise UserError(f"offsets is {offsets}: pass one or more, each 1 or more")
+        raise UserError(f"offsets is {offsets}: pass at least one offset, each at least 1")
     check_number("num_anchors", num_anchors, least=1)
     rng = jax.random.key(0) if rng is None else rng
     tally = _make_tally(rule, sampler)
@@ -191,12 +191,12 @@ def audit_rule(
     sums["fewest"] = min(block["fewest"] for block in blocks)
     if not sums["anchors"]:
         problem = f"no sequence has a latent {min(offsets)} steps after another"
-        raise UserError(f"{problem}: lengthen data.window_samples or data.window_steps")
+        raise UserError(f"{problem}: increase data.window_samples or data.window_steps")
     return _rule_rows(sums, sampler is not None, labels is not None)
 
 
 def _batches(positions, labels, utterances):
-    """Return flattened positions, labels and utterances of each batch."""
+    """Return flattened positions, labels and utterances for each batch."""
     if isinstance(positions, AnyPosition):
         positions, labels, utterances = [positions], [labels], [utterances]
     fix = "pass Position.grid(b, t), or a list of the positions of several batches"
@@ -219,7 +219,7 @@ def _batches(positions, labels, utterances):
 
 
 def _blocks(key, n, num_anchors):
-    """Yield blocks of anchor rows of equal length, with a mask for padding in the last."""
+    """Yield blocks of anchor indices of equal length, with masks that exclude padding."""
     anchors = np.arange(n)
     if n > num_anchors:
         anchors = np.asarray(jax.random.choice(key, n, (num_anchors,), replace=False))
@@ -234,8 +234,8 @@ def _flat(positions: AnyPosition) -> AnyPosition:
     flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
-        problem = "positions are empty or contain two latents at one place"
-        raise UserError(f"{problem}: pass several batches as a list")
+        problem = "positions are empty or contain two latents at one position"
+        raise UserError(f"{problem}: pass the positions of several batches as a list")
     return flat
 
 
@@ -249,7 +249,7 @@ def _like(name, values, positions):
 
 
 def _make_tally(rule, sampler):
-    """Return a jitted function that sums statistics over a block of m anchors, n candidates."""
+    """Return a jitted function that sums statistics over a block of anchors."""
 
     @jax.jit
     def tally(flat, label, utterance, rows, real, k, scores, rng):
@@ -296,7 +296,7 @@ def _make_tally(rule, sampler):
 
 
 def _use(sampler, rng, scores, target, allowed):
-    """Return the weight of each candidate (m, n) and the number of negatives (m,)."""
+    """Return the weights of candidates (m, n) and the number of negatives per anchor (m,)."""
     if sampler is None:
         return allowed.astype(jnp.float32), allowed.sum(-1)
     positive = jnp.take_along_axis(scores, target[:, None], -1)[:, 0]
@@ -338,7 +338,7 @@ def _fraction(part, whole):
 
 
 def audit_queue(queue: Queue, step: int) -> Audit:
-    """Audit how full a queue is and how old its latents are at a training step.
+    """Audit the fill level of a queue and the age of its latents at a training step.
 
     >>> from cpc.negatives.queue import make_queue
     >>> [row.value for row in audit_queue(make_queue(4, 2), 10)]
@@ -356,7 +356,7 @@ def audit_queue(queue: Queue, step: int) -> Audit:
 
 
 def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
-    """Audit how concentrated a noise distribution is, given weights of the classes (v,).
+    """Audit the concentration of a noise distribution, given weights of its classes (v,).
 
     >>> rows = audit_table(np.ones(8))
     >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
@@ -388,10 +388,10 @@ def audit_sampler(
     equal scores.
 
     Args:
-      draw: draw(rng) -> integer ids, (n,) if all anchors share them, else (m, n).
-      q: probability of each class in one draw, or weights, (v,).
+      draw: draw(rng) -> integer ids, either (n,) shared by all anchors, or (m, n).
+      q: probability of each class in one draw, or weights proportional to it, (v,).
       targets: class ids of the positives.
-      labels: a label for each id; a different id with the target's label is a false negative.
+      labels: label of each class. False negatives are other classes with the target's label.
       num_rounds: number of calls of `draw`.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
@@ -434,7 +434,7 @@ def audit_sampler(
 
 
 def _one_round(ids, q, targets, labels):
-    """Return means over anchors in the order that `audit_sampler` unpacks them."""
+    """Return means over anchors, in the order in which `audit_sampler` unpacks them."""
     hit = np.asarray(accidental_hits(targets, ids))
     same = np.zeros(1, bool)
     if labels is not None:
@@ -457,11 +457,11 @@ def _check_ids(name, ids, q):
         raise UserError(f"{name} have shape {ids.shape} and type {ids.dtype}: pass integers")
     if ids.min() < 0 or ids.max() >= len(q):
         problem = f"{name} do not fit {len(q)} classes (got {ids.min()} to {ids.max()})"
-        raise UserError(f"{problem}: use ids 0 to {len(q) - 1}")
+        raise UserError(f"{problem}: pass ids 0 to {len(q) - 1}")
 
 
 def _chi_square(counts, q):
-    """Return chi-square per degree of freedom; rare classes are pooled to expect 5 draws."""
+    """Return chi-square per degree of freedom, with rare classes pooled to 5 expected draws."""
     order = np.argsort(q)
     expected, observed = np.cumsum(counts.sum() * q[order]), np.cumsum(counts[order])
     ends, reached = [], 0.0

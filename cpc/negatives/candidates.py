@@ -1,7 +1,8 @@
 """Candidate samplers that return class ids with their expected counts, as in TensorFlow.
 
 A sampler is a function `sample(rng, labels, num) -> Sampled`, used by `cpc.losses.sampled`. The
-expected count is Q = K q for independent draws, and 1 - (1 - q)^tries for distinct classes.
+expected count of a class with probability q is K q for K independent draws, and
+1 - (1 - q)^tries if classes are drawn until K of them are distinct.
 """
 
 from collections.abc import Callable
@@ -40,9 +41,10 @@ Sampler: TypeAlias = Callable[[Array, Array, int], Sampled]
 
 
 def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sampler:
-    """Return a sampler that draws distinct classes by weight, such as `unigram(counts, 0.75)`.
+    """Return a sampler that draws distinct classes with the given weights.
 
-    With `unique=False`, which is not TensorFlow's default, draws are independent.
+    The weights may be any noise distribution, such as `unigram(counts, 0.75)`. Draws are
+    independent if `unique` is False, which is not TensorFlow's default.
 
     >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
     >>> sorted(sampled.ids.tolist())
@@ -64,28 +66,29 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
 
 
 def uniform_sampler(num_classes: int) -> Sampler:
-    """Return a uniform sampler of classes (TensorFlow's uniform_candidate_sampler)."""
+    """Return a sampler of uniformly drawn classes (TensorFlow's uniform_candidate_sampler)."""
     return fixed_sampler(uniform(num_classes))
 
 
 def log_uniform_sampler(num_classes: int) -> Sampler:
-    """Return a Zipfian sampler of classes sorted by falling frequency (TensorFlow's default)."""
+    """Return a Zipfian sampler of classes sorted by descending frequency (TensorFlow's default)."""
     return fixed_sampler(log_uniform(num_classes))
 
 
 def unigram_sampler(counts: Num[ArrayLike, "..."]) -> Sampler:
-    """Return a sampler of classes by frequency^0.75 (TensorFlow's fixed_unigram, distortion 0.75).
+    """Return a sampler of classes with probabilities proportional to frequency^0.75.
 
-    For another exponent or repeats, use `fixed_sampler(unigram(counts, alpha), unique=False)`.
+    This is TensorFlow's fixed_unigram with distortion 0.75. For another exponent or repeated
+    classes, use `fixed_sampler(unigram(counts, alpha), unique=False)`.
     """
     return fixed_sampler(unigram(counts))
 
 
 def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
-    """Return a sampler by observed frequency, with repeats (TensorFlow's learned_unigram).
+    """Return a sampler that draws classes with replacement, by observed frequency.
 
-    The caller keeps the counts: start with ones and update them with `observe` at each step. They
-    must sum to less than 2^31.
+    This is TensorFlow's learned_unigram. The caller keeps the counts, initialises them with ones
+    and updates them with `observe` at each step. The counts must sum to less than 2^31.
 
     >>> counts = observe(jnp.ones(3, int), jnp.array([[2], [2]]))
     >>> learned_unigram_sampler(counts)(jax.random.key(0), jnp.array([[2]]), 5).true_expected_count
@@ -101,31 +104,34 @@ def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
 
 
 def observe(counts: Int[Array, " v"], labels: Int[Array, "..."]) -> Int[Array, " v"]:
-    """Add labels to the counts of a learned unigram; negative labels are ignored."""
+    """Add labels to the counts of a learned unigram. Negative labels are ignored."""
     labels = labels.ravel()
     return counts.at[labels].add((labels >= 0).astype(counts.dtype), mode="drop")
 
 
 def expect(q: Array, tries: Array | int, unique: bool) -> Array:
-    """Return the expected count Q of a class from its probability q in one draw."""
+    """Return the expected count of a class from its probability q in one draw."""
     tries = jnp.asarray(tries, jnp.float32)
     return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
 
 
 class Bigrams(NamedTuple):
-    """Noise conditioned on the previous word: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
+    """A noise distribution of words w conditioned on the previous word c.
+
+    q(w|c) = (1 - b) n(c, w) / n(c) + b u(w), with bigram counts n and unigram noise u.
+    """
 
     starts: Int[ArrayLike, " v1"]
-    """Index of each word's first follower, then the number of followers."""
+    """Index of each word's first follower. The last entry is the number of all followers."""
     followers: Int[ArrayLike, " f"]
     """Followers of each word, in ascending order."""
     upto: Int[ArrayLike, " f"]
-    """Cumulative counts of each word's followers."""
+    """Cumulative counts of the followers of each word."""
     table: AliasTable
     """Alias table of u."""
     log_u: Float[ArrayLike, " v"]
     backoff: float
-    """b; contexts without followers use u alone."""
+    """The weight b of u. It is 1 for contexts without followers."""
 
 
 def bigrams(
@@ -134,13 +140,13 @@ def bigrams(
     backoff: float = 0.2,
     is_start: np.ndarray | None = None,
 ) -> Bigrams:
-    """Return the bigram noise of a text.
+    """Return the bigram noise distribution of a text.
 
     Args:
       words: word ids of the text, in order.
-      weights: the unigram noise u that bigrams are mixed with, up to a factor.
-      backoff: the share b of u, above 0 so that every word can follow every context.
-      is_start: mask of the words that start a sentence, which follow no other word.
+      weights: the unigram noise u that is mixed with the bigrams, up to a factor.
+      backoff: the weight b of u. It must be above 0, so that every word can follow every context.
+      is_start: mask of the words that start a sentence. Bigrams do not extend across sentences.
 
     >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
@@ -156,7 +162,7 @@ def bigrams(
     starts = np.searchsorted(pairs, np.arange(num + 1) * num).astype(np.int32)
     total = np.concatenate([[0], np.cumsum(counts)])
     upto = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
-    if not len(pairs):  # a dummy entry, as empty arrays cannot be indexed
+    if not len(pairs):  # add an unused entry, because empty arrays cannot be indexed
         pairs, upto = np.zeros((2, 1), np.int64)
     return Bigrams(
         *(jnp.asarray(x, jnp.int32) for x in (starts, pairs % num, upto)),
@@ -169,7 +175,7 @@ def bigrams(
 def draw_bigrams(
     rng: Array, noise: Bigrams, context: Int[Array, " m"], num: int
 ) -> Int[Array, "m n"]:
-    """Draw `num` words for each context word; context -1 uses u alone."""
+    """Draw `num` words for each context word. For context -1 they are drawn from u."""
     backoff_key, follower_key, unigram_key = jax.random.split(rng, 3)
     start, end = _segment(noise, context)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
@@ -186,7 +192,7 @@ def draw_bigrams(
 def bigram_log_q(
     noise: Bigrams, context: Int[Array, " m"], words: Int[Array, "m n"]
 ) -> Float[Array, "m n"]:
-    """Return log q(w|c) of the words in each row, given the row's context word."""
+    """Return log q(w|c) for the words w in each row, where c is the context word of the row."""
     start, end = _segment(noise, context)
     last = len(noise.followers) - 1
     found = _search(noise.followers, start[:, None], end[:, None], words)
@@ -207,7 +213,7 @@ def _segment(noise, context):
 
 
 def _search(values, start, end, wanted):
-    """Return the first index in [start, end) whose value is at least `wanted`, else end."""
+    """Return the first index in [start, end) whose value is at least `wanted`, or end."""
     low = jnp.broadcast_to(start, wanted.shape)
     high = jnp.broadcast_to(end, wanted.shape)
     for _ in range(max(len(values), 1).bit_length()):

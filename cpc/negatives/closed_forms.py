@@ -1,4 +1,4 @@
-"""Closed forms for the number, hardness and distance of negatives, and statistics they use."""
+"""Closed forms for the required number of negatives, their hardness, and exclusion windows."""
 
 import bisect
 import functools
@@ -12,17 +12,17 @@ from jaxtyping import Bool, Float, Int
 from cpc.negatives.noise import hit_rate
 from cpc.types import UserError, check_number
 
-#: Relative tolerance, for rounding, in comparisons with a required probability.
+#: Relative tolerance for rounding errors in comparisons with a required probability.
 SLACK = 1e-12
 
 
 def min_negatives(density: float | int, required_rate: float | int) -> int:
-    """Return the smallest number of independent negatives that include a hard one at a given rate.
+    """Return how many independent negatives include a hard negative with a given probability.
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
-    where rho (`density`) is the fraction of hard negatives and h (`required_rate`) is the
-    probability of at least one. The same formula gives the required size of a queue.
+    where rho (`density`) is the fraction of hard negatives and h (`required_rate`) is the required
+    probability of at least one hard negative. The same formula gives the required size of a queue.
 
     >>> min_negatives(0.05, 0.95)
     59
@@ -35,20 +35,22 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
         return 1
     if density == 0 or required_rate == 1:
         problem = f"no number of negatives reaches {required_rate} at density {density}"
-        raise UserError(f"{problem}: use a required_rate below 1 and a density above 0")
+        raise UserError(f"{problem}: pass a required_rate below 1 and a density above 0")
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
 
 def min_negatives_without_replacement(
     num_hard: int, pool_size: int, required_rate: float | int
 ) -> int:
-    """Return the smallest number of distinct negatives from a pool that include a hard one.
+    """Return how many distinct negatives of a pool include a hard one with a given probability.
 
-    1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
+    1 - C(P - H, k) / C(P, k) >= h
 
-    for a pool of P negatives that contains H hard ones, and a probability h of at least one.
+    This is the hypergeometric counterpart of `min_negatives`. The result is the smallest such k for
+    a pool of P negatives (`pool_size`) with H hard negatives (`num_hard`), where h
+    (`required_rate`) is the required probability of at least one hard negative.
 
-    Eight of ten negatives, three of them hard, always include a hard one:
+    Eight of ten negatives always include a hard negative if three of the ten are hard:
 
     >>> min_negatives_without_replacement(3, 10, 1.0)
     8
@@ -58,7 +60,9 @@ def min_negatives_without_replacement(
     if required_rate == 0:
         return 0
     if num_hard == 0:
-        raise UserError("no number of negatives includes a hard one (got num_hard 0): pass more")
+        raise UserError(
+            "no number of negatives includes a hard one (got num_hard 0): pass a num_hard above 0"
+        )
     remaining = pool_size - np.arange(pool_size - num_hard)  # pool size before each draw
     log_miss = np.cumsum(np.log1p(-num_hard / remaining))
     log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
@@ -68,21 +72,21 @@ def min_negatives_without_replacement(
 def effective_margin(
     beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
 ) -> float:
-    """Return the positive score at which the softmax gives half to K equal negatives.
+    """Return the score of the positive at which its softmax weight is 1/2 against K negatives.
 
     m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
 
-    The loss exceeds the hinge max(0, m - a) / tau by at most log 2. m is a threshold on the
-    positive's score a; its margin above the negatives' score is tau log K.
+    The loss L exceeds the hinge max(0, m - a) / tau by at most log 2. The returned m is a threshold
+    for the score a of the positive. It is tau log K above the score beta of the negatives.
 
     Args:
       beta: score of all K negatives.
       temperature: tau.
       num_negatives: K.
-      highest: maximum possible score: 1 for cosines, infinity for inner products.
+      highest: maximum possible score, which is 1 for cosines and infinity for inner products.
 
     Warns:
-      UserWarning: if the threshold exceeds the maximum score.
+      UserWarning: the threshold exceeds the maximum score.
 
     >>> round(effective_margin(0.2, 0.1, 2048), 4)
     0.9625
@@ -102,13 +106,13 @@ def effective_margin(
 
 
 class Window(NamedTuple):
-    """Statistics of the negatives in a sequence outside an excluded window."""
+    """Statistics of the negatives that a sequence has outside an excluded window."""
 
     width: int
     """Number of excluded latents on each side of the target."""
     candidates: int
     rate: float
-    """Fraction of false negatives among the candidates; NaN without candidates."""
+    """Fraction of false negatives among the candidates, or NaN if there are no candidates."""
     expected: float
     """Expected number of false negatives among the draws."""
     at_least_one: float
@@ -118,18 +122,20 @@ class Window(NamedTuple):
 def exclude_window(
     same: Float[np.ndarray, " t"], target: int, width: int, num_negatives: int
 ) -> Window:
-    """Compute false negatives among draws from a sequence outside a window around the target.
+    """Return the expected false negatives if a window around the target is excluded.
 
-        P = mean of p(same | lag) over |lag| > D;  expected K P;  at least one 1 - (1 - P)^K
+    Negatives are drawn from the other latents of the sequence. P is the mean of p(same | lag) over
+    lags with |lag| > D. Of K draws, K P are expected to be false negatives, and the probability of
+    at least one is 1 - (1 - P)^K.
 
     Args:
-      same: p(same | lag), the probability that a latent `lag` steps away is a false negative; one
-        entry per latent of the sequence, from lag 0.
+      same: p(same | lag), the probability that a latent `lag` steps away is a false negative. It
+        has one entry per latent of the sequence, starting at lag 0.
       target: index of the positive.
       width: D, in latents.
       num_negatives: K, the number of draws.
 
-    Two draws from a neighbour with probability 1/2 and one with probability 0:
+    Two draws from two latents, which are false negatives with probability 1/2 and 0:
 
     >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
     0.5
@@ -139,7 +145,7 @@ def exclude_window(
     check_number("num_negatives", num_negatives, least=0)
     if not ((same >= 0) & (same <= 1)).all():
         got = f"{same.min()} to {same.max()}"
-        raise UserError(f"same does not hold probabilities (got {got}): use 0 to 1")
+        raise UserError(f"same must be between 0 and 1 (got {got}): pass probabilities")
     lag = np.abs(np.arange(len(same)) - target)
     kept = lag[lag > width]
     if not kept.size:
@@ -156,13 +162,13 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """Return the smallest window with at most `max_expected` false negatives on average.
+    """Return the smallest excluded window with at most `max_expected` expected false negatives.
 
     See `exclude_window` for the other arguments.
 
     Raises:
-      UserError: if no window meets the budget and leaves `num_negatives` candidates; the message
-        contains the smallest attainable number of false negatives.
+      UserError: no window with at least `num_negatives` candidates has so few false negatives. The
+        message contains the smallest attainable number.
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
@@ -173,27 +179,29 @@ def exclusion_window(
     enough = [w for w in windows if w.candidates >= num]
     if not enough:
         problem = f"a sequence of {len(same)} latents has fewer than {num} candidates"
-        raise UserError(f"{problem}: use fewer negatives or longer sequences")
+        raise UserError(f"{problem}: decrease num_negatives or use longer sequences")
     for window in enough:
         if window.expected <= max_expected:
             return window
     best = min(enough, key=lambda window: window.expected)
-    problem = f"no window leaves {num} candidates and at most {max_expected} false negatives"
-    raise UserError(f"{problem}: allow {best.expected:.3g}, as with a window of {best.width}")
+    problem = f"no window has {num} candidates and at most {max_expected} false negatives"
+    raise UserError(
+        f"{problem}: pass max_expected {best.expected:.3g}, which gives a window of {best.width}"
+    )
 
 
 class Pool(NamedTuple):
-    """Properties and costs per step of a source of negatives."""
+    """Properties of a source of negatives, and its costs per training step."""
 
     negatives: int
     hit_rate: float
-    """Probability that an anchor's negatives include a hard one."""
+    """Probability that the negatives of an anchor include at least one hard negative."""
     embedding_numbers: int
     """Number of embedding values kept in memory."""
     multiply_adds: int
     """Number of multiply-adds to score all anchors."""
     oldest_steps: int
-    """Age of the oldest negative, which was encoded with parameters of that age."""
+    """Number of steps since the oldest negative was encoded."""
     has_gradient: bool
     """Whether the encoder receives gradients through the negatives."""
 
@@ -201,7 +209,7 @@ class Pool(NamedTuple):
 def compare_pool(
     batch_size: int, pool_size: int, width: int, density: float | int
 ) -> tuple[Pool, Pool]:
-    """Compare in-batch negatives with a queue of earlier ones.
+    """Compare the negatives of a batch with a queue of embeddings from earlier batches.
 
                   negatives  hit rate                memory  compute  age
         in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
@@ -228,7 +236,7 @@ def compare_pool(
 
 
 class LagCounts(NamedTuple):
-    """Number of pairs of latents of one sequence, by the lag between them (from 0)."""
+    """Number of pairs of latents within a sequence, indexed by the lag between them."""
 
     pairs: Int[np.ndarray, " t"]
     """Pairs with two known labels."""
@@ -237,10 +245,9 @@ class LagCounts(NamedTuple):
 
 
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
-    """Count pairs of latents with the same label, by the lag between them.
+    """Count pairs of latents that have the same label, for each lag between them.
 
-    same / pairs estimates p(same | lag), which `exclusion_window` takes. Labels below 0 are
-    unknown.
+    same / pairs estimates p(same | lag) for `exclusion_window`. Negative labels are unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
@@ -275,8 +282,8 @@ def hard_fractions(
 def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> float:
     """Return the mean fraction of anchors with a hard negative among k independent draws.
 
-    mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k by Jensen's inequality, so using the mean of
-    rho overestimates the rate if anchors differ. NaN (anchors without negatives) is ignored.
+    mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k by Jensen's inequality, so the mean fraction
+    would overestimate the rate if anchors differ. Anchors without negatives (NaN) are ignored.
 
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25
@@ -286,9 +293,9 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
 
 
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
-    """Return the smallest k at which `mean_hit_rate` reaches the required rate.
+    """Return the smallest number of negatives whose `mean_hit_rate` is at least the required rate.
 
-    It equals `min_negatives` if all anchors have the same fraction.
+    The result equals `min_negatives` if all anchors have the same fraction of hard negatives.
 
     >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
     [59, 230]
@@ -299,7 +306,7 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     if required_rate >= attainable:
         problem = f"{1 - attainable:.1%} of the anchors have no hard negative"
         got = f"got required_rate {required_rate}"
-        raise UserError(f"{problem} ({got}): use less than {attainable:.3f}")
+        raise UserError(f"{problem} ({got}): pass a required_rate below {attainable:.3f}")
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 
@@ -308,5 +315,5 @@ def _with_negatives(fractions):
     known = fractions[~np.isnan(fractions)]
     if not known.size:
         problem = f"none of the {fractions.size} anchors has negatives"
-        raise UserError(f"{problem}: pass a fraction that is not NaN")
+        raise UserError(f"{problem}: pass at least one fraction that is not NaN")
     return known

@@ -1,10 +1,10 @@
 """Noise distributions over classes, draws from them, and expected counts of classes in a sample.
 
-Probabilities are float64 on the host, with one entry per class; classes with probability 0 are
-never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
+Probabilities are float64 arrays on the host, with one entry per class. Classes with probability 0
+are never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
 
 Removing accidental hits (`where & ~hits`) and drawing without replacement are independent choices.
-The derivations of NCE and ranking NCE keep hits; sampled softmax and retrieval remove them.
+The derivations of NCE and ranking NCE keep hits, whereas sampled softmax and retrieval remove hits.
 """
 
 import math
@@ -28,15 +28,15 @@ def probabilities(weights: Num[ArrayLike, "..."]) -> Float64[np.ndarray, " n"]:
     """
     w = np.asarray(weights, np.float64)
     if w.ndim != 1 or not w.size:
-        raise UserError(f"weights have shape {w.shape}: give one number per class")
+        raise UserError(f"weights have shape {w.shape}: pass one number per class")
     wrong = ~(np.isfinite(w) & (w >= 0))
     if wrong.any():
         index = int(wrong.argmax())
         problem = f"the weight of class {index} is {w[index]}"
-        raise UserError(f"{problem}: weights must be finite, 0 or more")
+        raise UserError(f"{problem}: pass weights that are finite, 0 or more")
     highest = w.max()
     if highest == 0:
-        raise UserError("all weights are 0: give at least one class a positive weight")
+        raise UserError("all weights are 0: pass a positive weight for at least one class")
     w = w / highest  # so that the sum neither overflows nor underflows
     return w / w.sum()
 
@@ -53,14 +53,15 @@ def uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
 def unigram(counts: Num[ArrayLike, "..."], alpha: float | int = 0.75) -> Float64[np.ndarray, " n"]:
     """Return smoothed frequencies: q_i = f_i^alpha / sum_j f_j^alpha.
 
-    alpha 1 gives the corpus frequencies, 0 the uniform distribution, and 0.75 the noise of word2vec
-    (Mikolov et al. 2013). Classes with count 0 have probability 0 for every alpha.
+    Here f_i is the count of class i. alpha = 1 gives the corpus frequencies, alpha = 0 the uniform
+    distribution, and alpha = 0.75 the noise of word2vec (Mikolov et al. 2013). Classes with count 0
+    have probability 0 for every alpha.
 
     >>> unigram(np.array([16, 1, 1, 0]), 0.5)
     array([0.66666667, 0.16666667, 0.16666667, 0.        ])
     """
     if not np.isfinite(alpha):
-        raise UserError(f"alpha is {alpha}: it must be finite, usually from 0 to 1")
+        raise UserError(f"alpha is {alpha}: pass a finite number, usually between 0 and 1")
     frequencies = probabilities(counts)
     seen = frequencies > 0
     powers = np.zeros_like(frequencies)
@@ -83,10 +84,10 @@ def log_uniform(num_classes: int) -> Float64[np.ndarray, " n"]:
 def expected_count(
     q: float | Float[np.ndarray, "..."], num_draws: int, *, unique: bool
 ) -> float | Float[np.ndarray, "..."]:
-    """Return the expected count Q of a class in a sample, whose log sampled losses subtract.
+    """Return the expected count Q of a class in a sample. Sampled losses subtract its logarithm.
 
-    With replacement, Q = K q. Without replacement, Q = 1 - (1 - q)^tries, where `num_draws` is the
-    number of tries returned by `draw_unique`.
+    With replacement, Q = K q for K draws. Without replacement, Q = 1 - (1 - q)^tries, where
+    `num_draws` is the number of tries returned by `draw_unique`.
 
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
     array([0.875, 0.   ])
@@ -103,11 +104,12 @@ def solve_alpha(
     low: float | int = 0.0,
     high: float | int = 1.0,
 ) -> float:
-    """Return the alpha at which `unigram` gives the minority classes a target mass.
+    """Return the alpha for which `unigram` gives the minority classes a target probability.
 
-    M(alpha) = sum of q over the minority,  dM/dalpha = M (E_minority ln f - E ln f) <= 0
+    M(alpha) = sum of q over the minority,  dM/dalpha = M (E_minority ln f - E ln f)
 
-    if the minority classes are rarer than all others, so bisection finds the unique solution.
+    The derivative is at most 0 if the minority classes are rarer than all other classes, so
+    bisection finds the unique solution.
 
     Args:
       counts: f, the count of each class.
@@ -116,10 +118,10 @@ def solve_alpha(
       low, high: the range of alpha.
 
     Raises:
-      UserError: if no alpha in the range gives the target (the message contains the attainable
-        masses), or if the minority is empty, contains all classes or is not the rarest.
+      UserError: no alpha in the range gives the target, or the minority is empty, contains all
+        classes or is not the rarest. For the target, the message contains the attainable range.
 
-    With counts 9 and 1, the rare class has mass 1 / (1 + 9^alpha), which is 1/4 at alpha 0.5:
+    With counts 9 and 1, the rare class has probability 1 / (1 + 9^alpha), or 1/4 at alpha = 0.5:
 
     >>> round(solve_alpha(np.array([9, 1]), np.array([1]), 0.25), 9)
     0.5
@@ -128,7 +130,9 @@ def solve_alpha(
     rare = np.zeros(counts.shape, bool)
     rare[minority] = True
     if rare.all() or not rare.any():
-        raise UserError(f"the minority has {rare.sum()} of {rare.size} classes: pass some, not all")
+        raise UserError(
+            f"the minority has {rare.sum()} of {rare.size} classes: pass some classes, but not all"
+        )
     if counts[rare].max() > counts[~rare].min():
         got = f"count {counts[rare].max()} and another class only {counts[~rare].min()}"
         raise UserError(f"a minority class has {got}: pass the rarest classes as the minority")
@@ -151,7 +155,7 @@ def solve_alpha(
 def accidental_hits(
     targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
 ) -> Bool[Array, "m n"]:
-    """Return a mask of the candidates whose id equals a target of the anchor.
+    """Return a mask of the candidates whose id equals one of the targets of the anchor.
 
     Candidates have shape (n,) or (m, n), and targets (m,) or (m, t).
 
@@ -162,7 +166,7 @@ def accidental_hits(
     fits = candidates.ndim == 1 or (candidates.ndim == 2 and len(candidates) == len(targets))
     if targets.ndim > 2 or not fits:
         problem = f"targets and candidates do not fit (got {targets.shape}, {candidates.shape})"
-        raise UserError(f"{problem}: pass (m,) or (m, t) and (n,) or (m, n)")
+        raise UserError(f"{problem}: pass shapes (m,) or (m, t), and (n,) or (m, n)")
     targets = jnp.reshape(targets, (len(targets), -1, 1))
     return (targets == jnp.atleast_2d(candidates)[:, None]).any(1)
 
@@ -170,19 +174,19 @@ def accidental_hits(
 def hit_rate(
     density: float | int | Float[np.ndarray, "..."], num_draws: int
 ) -> float | Float[np.ndarray, "..."]:
-    """Return the probability that K independent draws include at least one item of a kind.
+    """Return the probability that K independent draws include at least one hit.
 
     P = 1 - (1 - rho)^K
 
-    rho is the probability of the kind in one draw: the fraction of hard negatives in a pool, the
-    probability of a class, or 1 / n for one latent among n. For example, 128 draws from 8 x 127
-    latents include the positive for an eighth of the anchors.
+    rho is the probability of a hit in one draw, such as the fraction of hard negatives in a pool,
+    the probability of a class, or 1 / n for one latent among n. For example, 128 draws from 8 x 127
+    latents include the positive for about an eighth of the anchors.
 
     >>> round(float(hit_rate(1 / (8 * 127), 128)), 4)
     0.1184
     """
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
-        raise UserError(f"the chance of a hit in one draw is {density}: it must be from 0 to 1")
+        raise UserError(f"the chance of a hit in one draw is {density}: pass a density in [0, 1]")
     check_number("num_draws", num_draws, least=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0
         rate = -np.expm1(num_draws * np.log1p(-np.asarray(density, np.float64)))
@@ -190,19 +194,23 @@ def hit_rate(
 
 
 class AliasTable(NamedTuple):
-    """An alias table: columns of equal mass, each shared by at most two classes (Walker 1977)."""
+    """An alias table (Walker 1977).
+
+    All columns have the same mass, and each column is shared by at most two classes.
+    """
 
     threshold: Float[ArrayLike, " n"]
-    """Share of column i that belongs to class i; float64 as built, so that the table is exact."""
+    """Fraction of column i that belongs to class i. `alias_table` returns it in float64."""
     alias: Int[ArrayLike, " n"]
-    """Class that the rest of column i belongs to."""
+    """Class to which the remaining fraction of column i belongs."""
 
 
 def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
-    """Build the alias table of q = weights / sum on the host, in 0.1 s per million classes.
+    """Build the alias table of q = weights / sum on the host.
 
-    Heavy classes (n q >= 1) fill the columns of light ones in order, by cumulative sums of excess
-    and missing mass, as in the sweep of Huebschle-Schneider and Sanders (2022), without a loop.
+    Classes with n q >= 1 are heavy, and fill the columns of the light classes in order. This is the
+    sweep of Huebschle-Schneider and Sanders (2022), computed with cumulative sums of excess and
+    missing mass instead of a loop. It takes 0.1 s per million classes.
 
     Class 0 has half of column 0, a quarter of the total mass; class 1 has the rest:
 
@@ -213,7 +221,7 @@ def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
     mass *= mass.size  # 1 on average
     is_heavy = mass >= min(1.0, mass.max())  # equal masses may be rounded below 1
     light, heavy = np.flatnonzero(~is_heavy), np.flatnonzero(is_heavy)
-    # Differences of long cumulative sums matter, so use the highest available precision.
+    # The columns depend on differences of long sums, so use the highest available precision.
     lacking, spare = (
         np.cumsum(part.clip(0.0), dtype=np.longdouble)
         for part in (1 - mass[light], mass[heavy] - 1)
@@ -233,12 +241,12 @@ def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
 
 
 def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int32[Array, "..."]:
-    """Return independent draws of classes, O(1) each; runs under jit with a fixed shape.
+    """Return independent draws of classes, in constant time per draw.
 
-    Picks a random column, then its own class with probability `threshold` or else its alias. Both
-    come from one 64-bit number multiplied by the number of columns: the integer part is the column,
-    and the next 32 bits are compared with the threshold, which as float32 moves at most 1e-7 of a
-    column's mass to the other class. Classes of probability 0 are still never drawn.
+    A draw picks a random column, then the column's own class with probability `threshold` and its
+    alias otherwise. Both choices use one 64-bit number multiplied by the number of columns. The
+    integer part is the column, and the next 32 bits are compared with the threshold in float32.
+    Rounding moves at most 1e-7 of a column's mass, and classes with q = 0 are never drawn.
 
     >>> draw(jax.random.key(0), alias_table(np.array([0.0, 2.0, 0.0])), (2, 3))
     Array([[1, 1, 1],
@@ -250,14 +258,14 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
     fraction = high * jnp.uint32(num_columns) + carry
     column = (_high_product(high, num_columns) + (fraction < carry)).astype(jnp.int32)
     threshold = jnp.asarray(table.threshold, jnp.float32)[column]
-    # 2^32 - 2^8 is the largest float32 that fits uint32. This clipping is exact: if the threshold
-    # is 1, the alias is the class itself.
+    # 2^32 - 2^8 is the largest float32 that fits uint32. Clipping does not change the result,
+    # because the alias is the class itself if the threshold is 1.
     bits = jnp.minimum(threshold * 2.0**32, 2.0**32 - 2.0**8).astype(jnp.uint32)
     return jnp.where(fraction < bits, column, jnp.asarray(table.alias)[column]).astype(jnp.int32)
 
 
 def _two_words(rng, shape) -> Any:
-    """Return two arrays of 32-bit words: both halves of a Threefry block."""
+    """Return two arrays of random 32-bit words, which are both halves of a Threefry block."""
     if "threefry" not in str(jax.random.key_impl(rng)):
         return jax.random.bits(rng, (2, *shape), jnp.uint32)
     count = jnp.arange(2 * math.prod(shape), dtype=jnp.uint32)
@@ -277,7 +285,7 @@ def check_distinct(num: int, possible: int) -> None:
     """Raise UserError if more distinct classes are requested than can be drawn."""
     if num > possible:
         problem = f"{num} distinct classes were requested, but only {possible} can be drawn"
-        raise UserError(f"{problem}: draw fewer, or draw with repeats")
+        raise UserError(f"{problem}: draw fewer classes, or draw with replacement")
 
 
 def draw_unique(
@@ -285,12 +293,11 @@ def draw_unique(
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
     """Return `num` distinct classes in the order drawn, and the number of draws with repeats.
 
-    Classes are drawn until `num` distinct ones are found, as in TensorFlow's unique candidate
-    samplers. Pass the number of draws to `expected_count` to get a class's expected count.
+    Classes are drawn with replacement until `num` distinct classes are found, as in TensorFlow's
+    unique candidate samplers. `expected_count` computes expected counts from the number of draws.
 
     Raises:
-      UserError: if fewer than `num` classes have positive probability. If the table is traced, the
-        missing ids are -1 instead.
+      UserError: fewer than `num` classes can be drawn. With a traced table, missing ids are -1.
 
     >>> ids, num_draws = draw_unique(jax.random.key(0), alias_table(np.array([0.0, 2.0, 3.0])), 2)
     >>> sorted(ids.tolist()), int(num_draws) >= 2

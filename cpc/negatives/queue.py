@@ -1,8 +1,8 @@
 """A queue of latents from earlier batches, used as additional negatives (He et al. 2020, sec. 3.1).
 
-Queued negatives need no encoding and receive no gradient. They are stale because an older encoder
-computed them, so log N - L is an estimate, not a bound on mutual information; monitor their `ages`.
-The slow encoder of momentum contrast can be updated with optax.incremental_update.
+Queued negatives need no encoding and receive no gradient. An older encoder computed them, so
+log N - L is not a bound on mutual information. Monitor their age with `ages`. The slow encoder of
+momentum contrast can be updated with optax.incremental_update.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,16 @@ from cpc.types import AnyPosition, Position, check_number, check_shape
 
 
 class Queue(NamedTuple):
-    """A ring buffer of fixed size, as a pytree to keep in the training state."""
+    """A ring buffer of latents with a fixed size, stored as a pytree in the training state."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition
-    """Positions of the keys, (n,); sequences are negative, to differ from the batch's."""
+    """Positions of the keys, (n,). Their sequences are negative, unlike those of a batch."""
     pushed: Int[Array, " n"]
     """Step at which each key was added."""
     mask: Bool[Array, " n"]
     cursor: Int[Array, ""]
-    """Slot to write next; the oldest one if the queue is full."""
+    """Index of the next slot to write. If the queue is full, it holds the oldest latent."""
 
 
 def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
@@ -39,7 +39,7 @@ def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
     check_number("width", width, least=1)
     return Queue(
         keys=jnp.zeros((size, width), dtype),
-        # One array each: a donated state may not hold the same buffer twice.
+        # Use separate arrays, because a donated state must not contain the same buffer twice.
         positions=Position(*(jnp.full(size, -1, jnp.int32) for _ in Position._fields)),
         pushed=jnp.zeros(size, jnp.int32),
         mask=jnp.zeros(size, bool),
@@ -54,14 +54,13 @@ def push(
     step: int | Int[Array, ""],
     where: Bool[Array, " m"] | None = None,
 ) -> Queue:
-    """Return the queue with a batch of latents in place of its oldest ones.
+    """Return the queue after replacing its oldest latents with a batch of new latents.
 
-    If the batch is larger than the queue, its last latents are kept. Sequence s of the batch is
-    stored as -1 - s, so rules treat queued latents as other sequences; group, time and lane are
-    unchanged. Windows of one recording in different batches are different sequences, and the
-    `sample` of a `SoundPosition` is dropped. Rules that split the batch into shards never allow
-    queued latents. Keys receive no gradient. Keys masked by `where` may hold NaN and are not
-    stored.
+    If the batch is larger than the queue, only its last latents are stored. Sequence s of the batch
+    is stored as -1 - s, so rules treat queued latents as other sequences. Group, time and lane are
+    unchanged, and the sample indices of a `SoundPosition` are dropped. Windows of one recording in
+    different batches are different sequences. Rules that split the batch into shards never allow
+    queued latents. Keys receive no gradient. Keys masked by `where` may be NaN and are not stored.
 
     >>> here = Position(*(jnp.arange(3),) * 4)
     >>> queue = push(make_queue(2, 1), jnp.array([[1.0], [2.0], [3.0]]), here, step=7)
@@ -96,9 +95,9 @@ def push(
 
 
 def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
-    """Return the number of steps since each latent was added, -1 for empty slots.
+    """Return the number of steps since each latent was added, or -1 for empty slots.
 
-    With m latents per step, a full queue of n is up to ceil(n / m) steps old before the next push.
+    With m latents per step, latents are up to ceil(n / m) steps old before the next push.
 
     >>> here = Position(*(jnp.zeros(1, jnp.int32),) * 4)
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)

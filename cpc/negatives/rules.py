@@ -1,6 +1,6 @@
-"""Negative rules, which decide if a candidate may be a negative of an anchor at an offset.
+"""Negative rules, which decide whether a candidate may be a negative of an anchor at an offset.
 
-Each row of Table 2 in van den Oord et al. (2018) is a rule and a way to draw batches:
+Each row of Table 2 in van den Oord et al. (2018) corresponds to a rule and a way to draw batches:
 
     mixed speaker                   batch                  batches that mix speakers
     same speaker                    batch                  batches of one speaker
@@ -44,19 +44,19 @@ def excluding_sequence(anchor, candidate, offset):
 
 @_as_rule(independent=False)
 def own_sequence(anchor, candidate, offset):
-    """Allow only latents of the anchor's own sequence; log N - L is an estimate."""
+    """Allow only latents of the anchor's own sequence, so log N - L is not a bound."""
     return _same_sequence(anchor, candidate, offset)
 
 
 @_as_rule(independent=False)
 def same_group(anchor, candidate, offset):
-    """Allow only latents of the anchor's group (speaker); log N - L is an estimate."""
+    """Allow only latents of the anchor's group, such as its speaker. log N - L is not a bound."""
     return anchor.group == candidate.group
 
 
 @_as_rule(independent=True, aligned=True)
 def one_per_sequence(anchor, candidate, offset):
-    """Allow one latent from each other sequence: the one at the positive's time and lane.
+    """Allow one latent from each other sequence, at the time and lane of the positive.
 
     If sequences are drawn independently, these latents are independent draws from the marginal, and
     log N - L is a lower bound on mutual information. A batch needs at least two sequences.
@@ -65,10 +65,10 @@ def one_per_sequence(anchor, candidate, offset):
 
 
 def outside_window(width: int) -> Rule:
-    """Return a rule that excludes latents of the own sequence near the positive.
+    """Return a rule that excludes latents of the anchor's sequence that are near the positive.
 
-    Latents at most `width` steps from the target t + k (not from the anchor t) are excluded; with
-    `width=0`, only the positive is.
+    Latents at most `width` steps from the target t + k (not from the anchor t) are excluded. With
+    `width=0`, only the positive is excluded.
     """
     check_number("width", width, least=0)
 
@@ -81,10 +81,10 @@ def outside_window(width: int) -> Rule:
 
 
 def outside_anchor() -> Rule:
-    """Return a rule that excludes the anchor's own latent, which is never a correct prediction.
+    """Return a rule that excludes the anchor's own latent, which is never the positive.
 
-    A context network that has seen this latent can score it low, but an encoder without context,
-    as in Quick-Thoughts, could give it the highest score of all candidates.
+    A context network that has seen this latent can learn to give it a low score, but an encoder
+    without context, as in Quick-Thoughts, could give it the highest score of all candidates.
     """
 
     def allows(anchor, candidate, offset):
@@ -95,15 +95,15 @@ def outside_anchor() -> Rule:
 
 
 def outside_overlap(window_samples: int) -> Rule:
-    """Return a rule that excludes latents of other windows that overlap the anchor's window.
+    """Return a rule that excludes latents of other sequences that overlap the anchor's window.
 
     Two overlapping windows of one recording are two sequences, so without this rule a sound could
     be contrasted with itself. A latent of another sequence is excluded if its samples, from
     `sample` to `end` of its `SoundPosition`, intersect the `window_samples` samples that start at
-    the anchor's `window`. Latents of the own sequence are never excluded.
+    the anchor's `window`. Latents of the anchor's own sequence are never excluded.
 
     The remaining candidates depend on the anchor, and other sounds may still occur twice, so
-    log N - L is an estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
+    log N - L is not a bound (`cpc.estimators.bound_over_sequences` counts each sound once).
     """
     check_number("window_samples", window_samples, least=1)
 
@@ -118,12 +118,12 @@ def outside_overlap(window_samples: int) -> Rule:
 def within_shards(num_shards: int, batch_size: int) -> Rule:
     """Return a rule that allows only negatives from the anchor's shard of the batch.
 
-    This reproduces training with separate negatives on each of `num_shards` devices: the paper
-    used 8 devices with 8 windows each, which is within_shards(8, 64) on any number of devices.
+    This reproduces training with separate negatives on each of `num_shards` devices. The paper used
+    8 devices with 8 windows each, which within_shards(8, 64) reproduces on any number of devices.
     """
     if num_shards < 1 or batch_size % num_shards:
-        problem = f"a batch of {batch_size} does not divide into {num_shards} shards of negatives"
-        raise UserError(f"{problem}: choose negatives.shards that divides data.batch_size")
+        problem = f"data.batch_size {batch_size} does not divide into {num_shards} shards"
+        raise UserError(f"{problem}: set negatives.shards to a divisor of data.batch_size")
     size = batch_size // num_shards
     return Rule(
         f"within_shards({num_shards})",
@@ -132,7 +132,7 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
     )
 
 
-#: Rules without parameters, by their name in configs.
+#: Rules without parameters, by the name that configs use.
 RULES = {
     rule.name: rule
     for rule in (batch, excluding_sequence, own_sequence, same_group, one_per_sequence)

@@ -1,11 +1,11 @@
-"""Samplers, which select the negatives that an anchor uses from the allowed ones.
+"""Samplers, which select the negatives of an anchor from the candidates that a rule allows.
 
 A sampler is a `cpc.types.NegativeSampler`. It raises `UserError` if it is constructed for fewer
-than 1 negative, or called with fewer candidates than it needs. With samplers that use the scores
-(mining, proposals) the negatives depend on the anchor, so log N - L is an estimate, not a bound.
+than 1 negative, or called with fewer candidates than it needs. If a sampler uses the scores, as
+mining and proposals do, the negatives depend on the anchor, so log N - L is not a bound.
 
-A proposal is a noise distribution that is learned or follows the model. It needs q > 0 wherever
-the data have p > 0; losses in `cpc.losses` that take log_noise or log_q correct for it exactly.
+A proposal is a noise distribution q that is learned or follows the model. It needs q > 0 wherever
+the data have p > 0. Losses in `cpc.losses` with an argument log_noise or log_q correct for it.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ Chosen: TypeAlias = tuple[Float[Array, "m c"], Bool[Array, "m c"]]
 def sample_uniform(
     rng: Array, allowed: Bool[Array, "m n"], num_negatives: int
 ) -> Bool[Array, "m n"]:
-    """Return a mask of `num_negatives` allowed negatives per anchor, drawn uniformly as a subset.
+    """Return a mask of `num_negatives` allowed negatives per anchor, drawn without replacement.
 
-    Anchors with fewer allowed negatives keep all of them.
+    All subsets of this size are equally likely. Anchors with fewer allowed negatives keep all.
 
     >>> mask = jnp.ones((2, 9), bool).at[1, 2:].set(False)
     >>> sample_uniform(jax.random.key(0), mask, 3).sum(-1)
@@ -43,7 +43,7 @@ def sample_uniform(
     wanted = jnp.minimum(num_negatives, allowed.sum(1, dtype=jnp.int32))
 
     def halve(state):
-        """Bisect one bit of the threshold below which the wanted number of entries are."""
+        """Set one bit of the threshold at or below which the wanted number of entries are."""
         bit, low, threshold, found = state
         highest = low | (bit - 1)
         number = (order <= highest[:, None]).sum(1, dtype=jnp.int32)
@@ -60,11 +60,11 @@ def sample_uniform(
 
 
 def distinct_bits(rng: Array, m: int, n: int) -> UInt32[Array, "m n"]:
-    """Return random bits that are distinct within each row, cheaper on a CPU than threefry.
+    """Return random bits that are distinct within each row.
 
-    Each entry's index is mapped by a 32-bit bijection that depends on the key: the finaliser of
-    MurmurHash3 (Appleby 2011) twice, with half of the key mixed in before each. The bits are
-    suitable for sampling, but not for cryptography.
+    The index of each entry is mapped by a 32-bit bijection that depends on the key. It applies the
+    finaliser of MurmurHash3 (Appleby 2011) twice, and mixes in half of the key before each time.
+    This is cheaper on a CPU than threefry. The bits are not suitable for cryptography.
     """
     key = jax.random.key_data(rng).astype(jnp.uint32).ravel()
     numbers = jnp.arange(m, dtype=jnp.uint32)[:, None] * n + jnp.arange(n, dtype=jnp.uint32)
@@ -78,9 +78,10 @@ def _murmur(h):
 
 
 def uniform_subset(num: int) -> NegativeSampler:
-    """Return a sampler of `num` negatives without replacement, a mask of `sample_uniform`.
+    """Return a sampler of `num` negatives, drawn uniformly without replacement.
 
-    A subset of independent negatives is independent, so log N - L remains a bound if it was one.
+    A subset of independent negatives is also independent, so if log N - L is a bound for all
+    allowed negatives, it is also a bound for the subset.
 
     >>> _, where = uniform_subset(3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
@@ -98,7 +99,7 @@ def uniform_subset(num: int) -> NegativeSampler:
 
 
 def with_zero() -> NegativeSampler:
-    """Return a sampler of all negatives and an additional candidate with a constant score of 0.
+    """Return a sampler of all negatives and an additional candidate whose score is always 0.
 
     This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018), which intends to exclude
     the anchor's own sentence but sets its score to 0 before the softmax instead of minus infinity.
@@ -122,9 +123,9 @@ def with_zero() -> NegativeSampler:
 def uniform_draws(num: int) -> NegativeSampler:
     """Return a sampler of `num` independent draws with replacement from the allowed negatives.
 
-    Anchors without allowed negatives get none; all others get `num`, even with fewer allowed. N
-    counts repeats, so log N - L is an estimate for every rule: with one allowed negative that is
-    drawn many times, it can exceed log 2.
+    Every anchor with at least one allowed negative gets `num` draws. N counts repeated draws, so
+    log N - L is not a bound for any rule. For example, it can exceed log 2 if the only allowed
+    negative is drawn many times.
 
     The only allowed negative is drawn three times:
 
@@ -146,10 +147,10 @@ def uniform_draws(num: int) -> NegativeSampler:
 def draw_by_units(
     rng: Array, units: Int[Array, "m n"], num: int
 ) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
-    """Draw candidate ids with replacement, with probabilities proportional to each row's units.
+    """Draw candidate ids with replacement, with probabilities proportional to the units of a row.
 
     Units are integers, so their cumulative sum is exact and candidates with 0 units are never
-    drawn. The mask is False for rows whose units are all 0. Each row must sum to less than 2^31.
+    drawn. Each row must sum to less than 2^31. The mask is False for rows whose units are all 0.
     """
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
@@ -167,7 +168,7 @@ def check_enough(name: str, num: int, negatives: Scores) -> None:
 
 
 def hardest(num: int) -> NegativeSampler:
-    """Return a sampler of the `num` allowed negatives with the highest scores, hardest first.
+    """Return a sampler of the `num` allowed negatives with the highest scores, in descending order.
 
     Ties go to the first candidate. Rows with fewer allowed negatives keep all of them.
 
@@ -187,23 +188,24 @@ def hardest(num: int) -> NegativeSampler:
 
 
 def _hardest(negatives, where, num):
-    """Return the highest scores in descending order and a mask of the allowed ones."""
+    """Return the `num` highest scores in descending order, and a mask of the allowed scores."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
     chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
-    # Allowed scores of -inf tie with masked ones; only `where` distinguishes them.
+    # Allowed scores of -inf tie with masked scores, so use `where` to distinguish them.
     chosen = chosen & jnp.take_along_axis(where, ids, -1)
     return jnp.take_along_axis(negatives, ids, -1), chosen
 
 
 def semi_hard(margin: float | int) -> NegativeSampler:
-    """Return a sampler of negatives less than the margin below the positive: s+ - margin < s < s+.
+    """Return a sampler of negatives whose score is below the positive's by less than the margin.
 
-    In distances, d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4).
-    A row without such a negative falls back to a single one: the hardest negative below the
-    positive, or else the lowest-scoring negative (the paper does not specify this case).
+    The scores s satisfy s+ - margin < s < s+ for the positive's score s+, which for distances is
+    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). The paper
+    does not specify what to do if a row has no such negative. The sampler then selects the hardest
+    negative below the positive, or the negative with the lowest score if all are above it.
 
-    The second row has nothing in the band (0, 1), the third nothing below its positive:
+    The second row has no score in the band (0, 1), and the third has none below its positive:
 
     >>> scores = jnp.array([[0.5, 0.9, 2.0], [-3.0, -1.5, 2.0], [4.0, 3.0, 2.0]])
     >>> semi_hard(1.0)(jax.random.key(0), jnp.ones(3), scores, jnp.ones((3, 3), bool))[1]
@@ -234,9 +236,10 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     """Return a sampler of the negatives between two percentiles of the row's allowed scores.
 
     With r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
-    including ceil(r high / 100), and at least one: (50, 100) is the harder half, and (50, 95) omits
-    the hardest, which are most often false negatives (Wu, Mosse, Zhuang, Yamins, Goodman 2021,
-    section 3). Ties with either end are included.
+    including ceil(r high / 100), and at least one rank. Scores equal to the lowest or highest
+    selected score are also included. For example, (50, 100) selects the harder half, and (50, 95)
+    omits the hardest negatives, which are most often false negatives (Wu, Mosse, Zhuang, Yamins,
+    Goodman 2021, section 3).
 
     >>> choose = percentile_ring(25, 75)
     >>> scores, where = jnp.array([[4.0, 1.0, 3.0, 2.0]]), jnp.ones((1, 4), bool)
@@ -244,12 +247,12 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     Array([[False, False,  True,  True]], dtype=bool)
     """
     if not 0 <= low < high <= 100:
-        raise UserError(f"percentiles are {low} and {high}: give 0 <= low < high <= 100")
+        raise UserError(f"percentiles are {low} and {high}: pass 0 <= low < high <= 100")
 
     def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("percentile_ring", 1, negatives)
         scores = jnp.where(where, negatives.astype(jnp.float32), jnp.inf)
-        # Ranks for each possible count, in float64: float32 would round 30 % of 10 up to 4.
+        # Compute the ranks for each count in float64, because float32 rounds 30 % of 10 up to 4.
         num = np.arange(negatives.shape[-1] + 1)
         ranks = np.stack([np.floor(num * low / 100), np.ceil(num * high / 100) - 1])
         ends = jnp.asarray(ranks.clip(0), jnp.int32)[:, where.sum(-1)]
@@ -264,7 +267,7 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
 
     Floats are mapped to integers of the same order, whose bits are then determined one by one by
     counting smaller entries. On a CPU this is ten times faster than sorting rows of a thousand. NaN
-    counts as the highest value. The result is constant to gradients.
+    is treated as the highest value. No gradient flows through the result.
 
     >>> nth_lowest(jnp.array([[3.0, -1.0, 2.0, 2.0]]), jnp.array([[0], [2], [3]])).ravel()
     Array([-1.,  2.,  3.], dtype=float32)
@@ -285,15 +288,16 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
 
 
 def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
-    """Return a sampler of all allowed negatives and `num_mixed` mixtures of pairs of the hardest.
+    """Return a sampler that adds `num_mixed` mixtures of hard negatives to all allowed negatives.
 
-    s_new = a s_i + (1 - a) s_j,  i and j two of the `num_hardest`, a uniform in (0, 1)
+    s_new = a s_i + (1 - a) s_j  (Kalantidis et al. 2020, MoCHi, eq. 4)
 
-    (Kalantidis et al. 2020, MoCHi, eq. 4). Scores are linear in the keys, so a mixture of scores is
-    the score of the mixed key. Unlike the paper, mixed keys are not rescaled to unit length (see
-    `mix_keys`) and keys are not mixed with the query, because both need more than the scores.
+    Here i and j are two of the `num_hardest` negatives, and a is uniform in (0, 1). Scores are
+    linear in the keys, so a mixture of scores is the score of the mixed key. Unlike in the paper,
+    mixed keys are not rescaled to unit length (see `mix_keys`) and keys are not mixed with the
+    query, because both need more than the scores.
 
-    A row with one allowed negative repeats it; a row without any gets no mixtures.
+    A single allowed negative is repeated. Rows without allowed negatives have no mixtures.
 
     >>> scores, where = mixed(2, 3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
@@ -309,7 +313,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
         scores, mask = _hardest(negatives, where, num_hardest)
         mixtures = _mix(rng, scores, mask.sum(-1, dtype=jnp.int32), num_mixed)
         real = jnp.broadcast_to(mask[:, :1], mixtures.shape)
-        # Masked scores may be NaN and remain masked; mixtures use allowed scores only.
+        # Masked scores may be NaN. They remain masked, and mixtures use only allowed scores.
         scores = jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1)
         return scores, jnp.concatenate([where, real], -1)
 
@@ -322,7 +326,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
         z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
     The keys must be gathered first, for example the hardest keys of a queue. The result has shape
-    (m, num_mixed, d); opposite keys that cancel give a mixture near zero, never NaN.
+    (m, num_mixed, d). Opposite keys that cancel give a mixture near zero instead of NaN.
 
     >>> keys = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
     >>> mixtures = mix_keys(jax.random.key(0), keys, 5)
@@ -332,14 +336,14 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     check_number("num_mixed", num_mixed, least=1)
     m, s, _ = keys.shape
     if s == 0:
-        raise UserError("mix_keys got no keys: pass at least one per anchor")
+        raise UserError("mix_keys got no keys: pass at least one key per anchor")
     y = _mix(rng, keys, jnp.full((m,), s, jnp.int32), num_mixed)
     squared = jnp.maximum(jnp.square(y).sum(-1, keepdims=True), 1e-12)
     return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
 
 
 def _mix(rng, x, num_keys, num):
-    """Mix uniform pairs i != j of each row's first keys, x (m, s, ...), with uniform shares."""
+    """Mix random pairs of the first `num_keys` keys in each row of x (m, s, ...)."""
     shape, further_axes = (len(x), num), (1,) * (x.ndim - 2)
     first, step, fractions = jax.random.split(rng, 3)
     most = jnp.maximum(num_keys, 1)[:, None]
@@ -352,20 +356,21 @@ def _mix(rng, x, num_keys, num):
     return mixture + (1 - fraction) * jnp.take_along_axis(x, other, 1)
 
 
-#: How gradients propagate into the proposal.
+#: Gradient mode of a proposal, as described in `propose`.
 GradientMode: TypeAlias = Literal["through", "stopped", "fixed"]
 
 
 class Proposal(NamedTuple):
-    """Draws from q, and log q of all classes; one distribution (v,) or one per anchor (m, v)."""
+    """Draws from a distribution q over classes, shared (v,) or separate for each anchor (m, v)."""
 
     ids: Int[Array, "*m c"]
     log_q: Float[Array, "*m c"]
-    """Log q of the draws; -inf for rows without classes that can be drawn."""
+    """Log q of the draws, or -inf for rows in which no class can be drawn."""
     table: Float[Array, "*m v"]
+    """Log q of all classes."""
 
     def log_q_of(self, ids: Int[Array, "..."]) -> Float[Array, "..."]:
-        """Return log q of any classes, such as the positives (m,), with the same gradient mode.
+        """Return log q of the given classes, such as the positives (m,), in the same gradient mode.
 
         >>> propose(jax.random.key(0), jnp.zeros(4), 2, "fixed").log_q_of(jnp.array([3, 1, 0]))
         Array([-1.3862944, -1.3862944, -1.3862944], dtype=float32)
@@ -383,24 +388,25 @@ def propose(
     mode: GradientMode,
     where: Bool[Array, "*m v"] | None = None,
 ) -> Proposal:
-    """Draw classes with replacement from q = softmax(logits), and return their log q.
+    """Draw classes with replacement from q = softmax(logits), and return the draws and their log q.
 
     The mode determines the gradient of noise-contrastive estimation if the noise q is the model:
 
-        fixed    q must not depend on trained parameters (differentiation raises): consistent
-        stopped  q follows the model without a gradient: k / (k + 1) times the gradient of the
-                 likelihood, consistent (self-contrastive estimation, Goodfellow 2015)
-        through  log q is differentiated: the objective is constant, and nothing is learned
+        fixed    q must not depend on trained parameters, or differentiation raises an error. The
+                 estimate is consistent.
+        stopped  q follows the model, but has no gradient. The gradient is k / (k + 1) times that of
+                 the likelihood, which is consistent (self-contrastive estimation, Goodfellow 2015).
+        through  log q is differentiated. The objective is then constant, and nothing is learned.
 
-    A proposal with separate parameters learns through a separate loss or, with "through", from the
-    loss that uses it. The draws themselves are constant to gradients.
+    A proposal with its own parameters can be trained by a separate loss or, with "through", by the
+    loss that uses it. No gradient flows through the draws themselves.
 
     Probabilities are rounded to multiples of 2^-30, so classes below half of that are never drawn.
 
     Args:
-      logits: unnormalised log q, (v,) for all anchors or (m, v), each with draws of its own.
-      where: mask of the classes that may be drawn. Masked logits may be NaN, have log q = -inf and
-        zero gradient.
+      logits: unnormalised log q, either (v,) with draws shared by all anchors, or (m, v) with
+        separate draws for each anchor.
+      where: mask of the classes that may be drawn. Masked logits may be NaN, with log q = -inf.
 
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
     >>> proposal.ids, proposal.log_q
@@ -410,7 +416,7 @@ def propose(
     if mode not in ("through", "stopped", "fixed"):
         raise UserError(f'the proposal mode is {mode!r}: choose "through", "stopped" or "fixed"')
     if logits.shape[-1] == 0:
-        raise UserError("logits have no classes: pass logits of at least one class")
+        raise UserError("logits have no classes: pass logits for at least one class")
     if mode == "fixed":
         logits = _fixed(logits)
     elif mode == "stopped":
@@ -418,7 +424,7 @@ def propose(
     if where is not None:
         logits = jnp.where(where, logits, -jnp.inf)
     logits = logits.astype(jnp.float32)
-    some = (logits > -jnp.inf).any(-1, keepdims=True)  # rows without any get -inf, not NaN
+    some = (logits > -jnp.inf).any(-1, keepdims=True)  # other rows get -inf instead of NaN
     log_p = jax.nn.log_softmax(jnp.where(some, logits, 0.0))
     table = jnp.where(some, log_p, -jnp.inf)
     rows = jnp.atleast_2d(jax.lax.stop_gradient(table))
@@ -436,22 +442,22 @@ def _fixed(logits):
 @_fixed.defjvp
 def _differentiated(primals, tangents):
     problem = 'the logits of a "fixed" proposal depend on trained parameters'
-    raise UserError(f'{problem}: compute them from constants, or choose "stopped"')
+    raise UserError(f'{problem}: compute the logits from constants, or choose "stopped"')
 
 
 def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
-    """Return a sampler of `num` negatives drawn by their scores, with importance correction.
+    """Return a sampler that draws `num` negatives by their scores, with importance correction.
 
-    q_j is proportional to exp(sharpness s_j) over the r allowed negatives. The returned scores are
-    s_j - log(r q_j), so the sum of their exponentials has the same mean as with `num` uniform
-    draws, and its variance decreases as q approaches exp(s). With sharpness 1 every draw equals
-    log mean_j exp(s_j), which is InfoNCE over all allowed negatives at N = num + 1; sharpness 0 is
-    `uniform_draws`.
+    The probability q_j of a negative with score s_j is proportional to exp(sharpness s_j) over the
+    r allowed negatives. The returned scores are s_j - log(r q_j), so the sum of their exponentials
+    has the same mean as with `num` uniform draws. Its variance decreases as q approaches exp(s).
+    With sharpness 1, every returned score is log mean_j exp(s_j), which gives InfoNCE over all
+    allowed negatives at N = num + 1. Sharpness 0 is the same as `uniform_draws`.
 
-    The positive is not drawn and not corrected, so this is a self-normalised importance estimate
-    whose bias decreases with num. The negatives depend on the anchor, so log N - L is an estimate.
-    N counts draws including repeats. Accuracies compare corrected scores: with sharpness 1, the
-    positive is compared with log mean_j exp(s_j) instead of with single negatives.
+    The positive is not drawn and not corrected, so the loss is a self-normalised importance
+    estimate whose bias decreases with num. The negatives depend on the anchor, and N counts
+    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. With sharpness
+    1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)
@@ -482,7 +488,7 @@ class SamplerEntry(NamedTuple):
     """Keys of the config's `negatives` that give the arguments of `make`, in order."""
 
 
-#: Samplers by their name in configs.
+#: Samplers by the name that configs use.
 SAMPLERS = {
     "uniform": SamplerEntry(uniform_subset, ("num_sampled",)),
     "hardest": SamplerEntry(hardest, ("num_sampled",)),

@@ -1,7 +1,8 @@
 """Softmax entropy as a function of temperature, and the temperature for a given entropy.
 
-A training run can keep its temperature fixed, learn it within bounds (`bounded_temperature` of a
-raw parameter), or adjust it at each step to keep the entropy at a target (`hold_entropy`).
+A training run can use a fixed temperature, learn an unconstrained parameter that
+`bounded_temperature` maps to a temperature, or adjust the temperature at each step so that the
+entropy stays at a target (`hold_entropy`).
 """
 
 import functools
@@ -31,9 +32,10 @@ def entropy(
 
     H = -sum_j p_j log p_j,  dH/dtau = Var_p(s) / tau^3
 
-    The entropy increases with tau, from the log of the number of ties for the highest score to
-    log n. The temperature is shared, or one per anchor. Candidates masked by `where` may be NaN and
-    have zero gradient; an anchor without candidates has entropy 0.
+    The entropy increases with the temperature tau. Its lower limit is the log of the number of
+    candidates that share the highest score, and its upper limit is log n. The temperature is one
+    number or one per anchor. Scores masked by `where` may be NaN and have zero gradient. An anchor
+    without candidates has entropy 0.
 
     Equal scores have entropy log n:
 
@@ -50,12 +52,13 @@ def negative_weights(
     temperature: Number | Float[Array, " m"] = 1.0,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, "m n"]:
-    """Return the softmax over the negatives: the share of each in the repulsive gradient.
+    """Return the softmax over the negatives of each anchor.
 
-    r_j = e^(s_j / tau) / sum_l e^(s_l / tau),  l over the negatives
+    r_j = e^(s_j / tau) / sum_l e^(s_l / tau), where l runs over the negatives
 
-    At a low temperature the hardest negative has all of the weight; at a high temperature all
-    negatives have the same weight (Wang and Liu 2021). The arguments are the same as for `entropy`.
+    r_j is the fraction of the repulsive gradient that comes from negative j. At a low temperature
+    the hardest negative has all of the weight, and at a high temperature all negatives have the
+    same weight (Wang and Liu 2021). The arguments are the same as for `entropy`.
 
     >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
     Array([[0.5, 0.5, 0. ]], dtype=float32)
@@ -71,13 +74,13 @@ def solve_temperature(
 ) -> Float[Array, ""]:
     """Return the temperature at which the mean entropy of the anchors equals the target.
 
-    Newton's method in log tau, where the slope is Var_p(s / tau), with bisection if a step would
-    leave the bracket. For one temperature per anchor, apply `jax.vmap` over single rows. The result
-    is constant to gradients and is between MIN_TEMPERATURE and MAX_TEMPERATURE. Under jit, which
-    cannot raise, an unattainable target gives the closest end of this range.
+    The solver is Newton's method in log tau, where the slope is Var_p(s / tau), with bisection if a
+    step would leave the bracket. For one temperature per anchor, apply `jax.vmap` over single rows.
+    The result is between MIN_TEMPERATURE and MAX_TEMPERATURE, and no gradient flows through it.
+    Under jit, an unattainable target gives the closest end of this range.
 
     Raises:
-      UserError: if the values are concrete and no temperature in the range gives the target; the
+      UserError: no temperature in the range gives the target, and the values are not traced. The
         message contains the attainable range.
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
@@ -90,7 +93,7 @@ def solve_temperature(
         least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
         if not least < target_entropy < most:
             problem = f"no temperature from {low:g} to {high:g} gives a mean entropy of"
-            fix = f"choose one above {least:.6g} and below {most:.6g}"
+            fix = f"pass target_entropy above {least:.6g} and below {most:.6g}"
             raise UserError(f"{problem} {float(target_entropy):.6g} nats: {fix}")
     middle = jnp.sqrt(jnp.float32(low)) * jnp.sqrt(jnp.float32(high))
     return _solve(scores, target_entropy, where, middle, low, high, num_steps=60, longest=math.inf)
@@ -104,18 +107,19 @@ def hold_entropy(
     low: float | int,
     high: float | int,
 ) -> Float[Array, ""]:
-    """Return the next temperature of a run that keeps its softmax entropy constant.
+    """Return the next temperature of a training run that holds its softmax entropy constant.
 
-    Takes four Newton steps, as in `solve_temperature` but from the current temperature and each by
-    at most a factor of 2, towards the tau at which the mean entropy of the anchors is
-    `target_fraction` of its maximum, the mean of log n. The result is constant to gradients.
+    The target is the temperature at which the mean entropy of the anchors is `target_fraction` of
+    its maximum, the mean of log n. The function takes four Newton steps towards the target, as in
+    `solve_temperature`. It starts at the current temperature, and each step changes the temperature
+    by at most a factor of 2. No gradient flows through the result.
 
     Args:
       temperature: the current temperature.
       scores: a sample of the scores of this step, not divided by a temperature.
       where: mask of the candidates.
-      target_fraction: from 0 (all weight on one candidate) to 1 (uniform weights).
-      low, high: bounds of the result, also if the target cannot be reached.
+      target_fraction: a number between 0 (all weight on one candidate) and 1 (uniform weights).
+      low, high: bounds of the result, which hold even if the target cannot be reached.
 
     >>> scores, tau = jnp.array([[0.5, 0.3, 0.1]]), 1.0
     >>> for _ in range(5):
@@ -132,9 +136,9 @@ def hold_entropy(
 
 
 def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
-    """Return a temperature between bounds for an unconstrained parameter.
+    """Map an unconstrained parameter to a temperature between bounds.
 
-    tau = low (high / low)^sigmoid(raw), which is the geometric mean at raw = 0. Differentiable.
+    tau = low (high / low)^sigmoid(raw), which is the geometric mean of the bounds at raw = 0.
 
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)
@@ -145,7 +149,7 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
 
 
 def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
-    """Return the parameter that `bounded_temperature` maps to tau.
+    """Return the unconstrained parameter that `bounded_temperature` maps to tau.
 
     >>> raw_temperature(0.5, 0.25, 1.0)
     Array(0., dtype=float32)
@@ -157,7 +161,7 @@ def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[A
 
 
 def _softmax(scores, temperature, where):
-    """Return (s - max s) / tau, the softmax p, and the log of the sum of exponentials."""
+    """Return (s - max s) / tau, the softmax, and the log of the softmax's denominator."""
     where = jnp.ones(scores.shape, bool) if where is None else where
     scores = jnp.where(where, scores.astype(jnp.float32), -jnp.inf)
     highest = lax.stop_gradient(scores.max(-1, keepdims=True, initial=-jnp.inf))
@@ -169,7 +173,7 @@ def _softmax(scores, temperature, where):
 
 
 def _mean_entropy(scores, temperature, where):
-    """Return the mean entropy over anchors with candidates, and its derivative by log tau."""
+    """Return the mean entropy of anchors that have candidates, and its derivative by log tau."""
     below, p, log_total = _softmax(scores, temperature, where)
     mean = (p * below).sum(-1)
     variance = (p * jnp.square(below - mean[:, None])).sum(-1)
@@ -180,7 +184,7 @@ def _mean_entropy(scores, temperature, where):
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "longest"))
 def _solve(scores, target, where, start, low, high, *, num_steps, longest):
-    """Solve for tau by Newton's method in log tau with a bracket and steps up to `longest`."""
+    """Solve for tau by Newton's method in log tau with a bracket and steps of at most `longest`."""
     target, start, low, high = (jnp.asarray(x, jnp.float32) for x in (target, start, low, high))
     scores, target, start = lax.stop_gradient((scores, target, start))
 
@@ -201,11 +205,11 @@ def _solve(scores, target, where, start, low, high, *, num_steps, longest):
 
 
 def _check_positive(temperature):
-    # Within jit, comparing even a concrete jax array gives a tracer, so compare in NumPy.
+    # Under jit, comparing even a known JAX array gives a tracer, so compare NumPy arrays.
     if not isinstance(temperature, Tracer) and not (np.asarray(temperature) > 0).all():
-        raise UserError(f"temperature is {temperature}: it must be above 0")
+        raise UserError(f"temperature is {temperature}: pass a number above 0")
 
 
 def _check_bounds(low, high):
     if not 0 < low < high < float("inf"):
-        raise UserError(f"temperature bounds are {low} and {high}: give 0 < low < high")
+        raise UserError(f"temperature bounds are {low} and {high}: pass bounds with 0 < low < high")

@@ -1,14 +1,13 @@
 """The loss of a batch sharded over devices, with keys gathered on each device or sent in a ring.
 
-If the partitioning is left to the compiler, the scan over blocks of anchors sums the gradients of
-the keys over the devices once per block. Here each device scores its own anchors, and the gradients
-are summed once.
+If the compiler partitions the loss, it sums the gradients of the keys over devices once per block
+of anchors. Here each device scores its own anchors, and the gradients are summed only once.
 
-In the ring, each of p steps scores a device's anchors against the shard of keys that it holds while
-the next shard is being transferred. Only the statistics of `cpc.losses.tiles` are kept per anchor.
-The backward pass sends the keys around the ring again and recomputes the scores; the gradients of
-the keys travel with them until they are back on their own device. A device holds O(n d / p) keys,
-one tile of scores, and one number for each of its anchors and each sequence.
+In the ring, each of p steps scores a device's anchors against the shard of keys that the device
+holds, while the next shard is transferred. Only the statistics of `cpc.losses.tiles` are kept for
+each anchor. The backward pass sends the keys around the ring again and recomputes the scores. The
+gradients of the keys travel with the keys until both are back on their own device. A device holds
+O(n d / p) keys, one tile of scores, and one number for each of its anchors and each sequence.
 """
 
 import functools
@@ -41,17 +40,17 @@ from cpc.losses.tiles import (
 )
 from cpc.types import UserError
 
-#: Maximum size on a device of gathered keys and their gradients.
+#: Maximum size in bytes of gathered keys and their gradients on a device.
 GATHERED_BYTES = 2**28
 
 
 def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
-    """Return a version of `summed_losses` for a batch that is split over a mesh axis.
+    """Return a version of `summed_losses` for a batch that is sharded over a mesh axis.
 
     Losses, scores and gradients equal the results on one device up to float32 rounding, for any
-    rule over positions. The keys start with the latents of the anchors, in the same order, and
-    include all positives. If negatives are sampled (`sampler`), the partitioning is left to the
-    compiler, so that the draws do not depend on the number of devices.
+    rule over positions. The keys must start with the latents of the anchors, in the same order, and
+    include all positives. With a sampler, the compiler partitions the loss, so that the draws do
+    not depend on the number of devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
@@ -84,11 +83,11 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
 def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
     """Return whether the gathered keys and their gradients would exceed `GATHERED_BYTES`.
 
-    A device that gathers holds n d floats of keys and another n d floats of gradients for each
-    offset, because the weights of the offsets are known only in the backward pass; it computes 3
-    matrix products. In the ring it holds n d / p floats, but recomputes the scores for the
-    gradient: 4 matrix products. In the paper's configuration, 8 windows of 128 latents per device,
-    8 devices gather and 16 use the ring.
+    With gathered keys, a device holds n d floats of keys and n d floats of gradients for each
+    offset, because the weights of the offsets are known only in the backward pass. It computes 3
+    matrix products. In the ring, a device holds n d / p floats but computes 4 products, because it
+    recomputes the scores for the gradient. In the paper's configuration with 8 windows of 128
+    latents per device, keys are gathered on 8 devices and sent in a ring on 16 devices.
 
     >>> [takes_ring(12, devices * 8 * 128, 512) for devices in (8, 16)]
     [False, True]
@@ -105,11 +104,10 @@ def gathered_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Compute `summed_losses` of each device's anchors against all keys, gathered once.
+    """Return `summed_losses` of each device's anchors against all keys, which are gathered once.
 
-    Samplers (`plan.choose`) are not supported. The backward pass of the gather is a single
-    reduce-scatter. Losses are summed outside of shard_map: differentiated inside, their sum would
-    add another one.
+    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
+    reduce-scatter. Losses are summed outside of shard_map, which avoids another reduction.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
@@ -135,10 +133,10 @@ def gathered_losses(
 def split_keys(
     keys: Float[Array, "n d"], candidates: Latents, anchors: Latents, num_devices: int
 ) -> tuple[Float[Array, "p m d"], Latents]:
-    """Return keys (p, m, d) and their latents (p, m) for each of p devices.
+    """Return the keys (p, m, d) and latents (p, m) of each of p devices.
 
-    The first keys are the anchors (b, a) in order; each device keeps those of its own sequences.
-    Additional keys, from a queue, are split evenly and padded with masked latents.
+    The first keys are those of the anchors (b, a), in order. Each device gets the keys of its own
+    sequences. Additional keys from a queue are split evenly and padded with masked latents.
 
     Raises:
       UserError: the sequences cannot be split evenly over the devices.
@@ -159,14 +157,17 @@ def split_keys(
 
 
 def join_keys(shards: Array, num_own: int) -> Array:
-    """Join gathered shards (p, m, ...) to (n, ...), with the `num_own` batch rows first."""
+    """Join gathered shards (p, m, ...) to (n, ...), with the keys of the batch first.
+
+    `num_own` is the number of keys of the batch in each shard.
+    """
     own, further = shards[:, :num_own], shards[:, num_own:]
     parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
     return jnp.concatenate(parts) if further.size else parts[0]
 
 
 class Collected(NamedTuple):
-    """Statistics of anchors (..., m), accumulated over shards."""
+    """Statistics of anchors that are accumulated over shards of keys."""
 
     positive: Float[Array, "..."]
     has_positive: Bool[Array, "..."]
@@ -182,9 +183,9 @@ def ring_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Compute `summed_losses` of InfoNCE with all allowed negatives in a ring over a mesh axis.
+    """Return `summed_losses` of InfoNCE over all allowed negatives, with a ring over a mesh axis.
 
-    A tile is the shard of a device, which scores its own first: the positives of its anchors.
+    Each tile is the shard of a device. Its own shard, with all positives, is scored first.
     """
     num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
@@ -292,7 +293,7 @@ def _rotate(tree, mesh, axis):
 
 
 def _cut_tasks(queries, anchors, offsets, block):
-    """Return tasks (queries, anchors, offset) of `block` anchors, and a function to undo this."""
+    """Return tasks (queries, anchors, offset) of `block` anchors, and a function to undo it."""
     k, b, a, d = queries.shape
     rows = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
     tasks = (
@@ -314,7 +315,7 @@ def _cut_rows(x, block):
 
 
 def _add_shard(collected, task, held, rule, sequence_shape):
-    """Accumulate one shard; return also the sums of e^(s - M) by sequence, and M."""
+    """Return statistics with one more shard, and sums of e^(s - M) for each sequence with M."""
     (q, here, k), (keys, there) = task, held
     scores, where, is_positive = compare(q, keys, here, there, rule, k)
     positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
@@ -327,7 +328,7 @@ def _add_shard(collected, task, held, rule, sequence_shape):
 
 
 def _in_order(x, axis):
-    """Reorder weights (p, tasks, block, s) by ring step to (tasks, block, b) by sequence."""
+    """Reorder weights (p, tasks, block, s) from ring steps to sequences, (tasks, block, b)."""
     p = len(x)
     steps = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # ring step of each device's shard
     return jnp.moveaxis(x[steps], 0, 2).reshape(*x.shape[1:3], p * x.shape[-1])

@@ -140,7 +140,7 @@ MALFORMED = [
     ("offsets do not fit", {"offsets": (0, 1)}),
     ("offset 5 exceeds", {"offsets": (1, 5)}),
     ("temperature", {"temperature": "0.1"}),
-    (r"temperature .*got 0\.0\): make it above 0", {"temperature": 0.0}),
+    (r"temperature .*got 0\.0\): pass a number above 0", {"temperature": 0.0}),
     ("temperature .*got nan", {"temperature": float("nan")}),
     (r"temperature .*got shape \(3,\)", {"temperature": jnp.ones(3)}),
     ("block .*got 0", {"block": 0}),
@@ -213,10 +213,10 @@ def test_numbers_and_shapes_are_compared_with_their_limits():
         for value in right:
             check_number("x", value, **bounds)
         for value in wrong:
-            with pytest.raises(UserError, match=r"^x is (out of range|not one number) \(got"):
+            with pytest.raises(UserError, match=r"^x is (out of range|not a scalar) \(got"):
                 check_number("x", value, **bounds)
     jax.eval_shape(lambda x: check_number("x", x, above=0), -1.0)  # a traced value is not compared
     check_shape("x", jnp.zeros((2, 3)), 2, "n")
     for shape in ((3, 3), (2,), (2, 3, 1), ()):
-        with pytest.raises(UserError, match=r"^x does not fit \(got shape .* \(2, n\)"):
+        with pytest.raises(UserError, match=r"^x has the wrong shape \(got shape .* \(2, n\)"):
             check_shape("x", jnp.zeros(shape), 2, "n")

@@ -185,7 +185,7 @@ SEVERAL = (*SEVERAL, "negative_sampling", "sup_con_in")
 @EVERY
 def test_mismatched_scores_and_masks_are_named(name, unchecked):
     two, rows, mask = jnp.zeros(2), jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
-    fix = r"pass \(m,\) or \(m, p\)" if name in SEVERAL else r"pass shape \(m,\)"
+    fix = r"pass \(m,\) or \(m, p\)" if name in SEVERAL else r"pass \(m,\)"
     for args, match in (
         ((two, jnp.zeros((3, 3))), r"negatives .*got shape \(3, 3\)\): .*\(2, n\)"),
         ((two, two), r"negatives .*got shape \(2,\)"),

@@ -280,7 +280,7 @@ SAMPLER = {"draw": lambda rng: jnp.arange(3), "q": np.ones(3), "targets": np.arr
     ({"labels": np.zeros((2, 5), int)}, r"labels .*got shape \(2, 5\)"),
     ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels has 2 batches"),
     ({"positions": windows(0, 4)}, "positions are empty"),
-    ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
+    ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one position"),
     ({"sampler": hardest(9)}, "hardest needs 9 negatives but got 8"),
     ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
     ({"q": np.ones(2)}, "2 classes .* ids 0 to 1"),

@@ -230,7 +230,7 @@ def test_numbers_out_of_range_are_rejected():
     ]
     for low, high in ((0.0, 1.0), (1.0, 1.0), (0.1, math.inf)):
         for call in halves:
-            with pytest.raises(UserError, match="give 0 < low < high"):
+            with pytest.raises(UserError, match="0 < low < high"):
                 call(low, high)
     with pytest.raises(UserError, match=r"tau .*got 2"):
         raw_temperature(2.0, 0.1, 1.0)
