@@ -97,7 +97,7 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
     return WordModel(name, reach, is_causal, name == "skip_gram", init, encode)
 
 
-def look(
+def context_mask(
     words: Int[Array, " s"], sentence: Int[Array, " s"], reach: int, near: Any = None
 ) -> Bool[Array, "t w"]:
     """Return a mask of the words in the same sentence from r before to r after each position.
@@ -106,7 +106,7 @@ def look(
     is the number of context words at each position, which is at most r and by default r.
 
     >>> words = jnp.array([-1, 5, 6, 7, -1])
-    >>> look(words, jnp.array([-1, 0, 0, 1, -1]), 1)
+    >>> context_mask(words, jnp.array([-1, 0, 0, 1, -1]), 1)
     Array([[False,  True,  True],
            [ True,  True, False],
            [False,  True, False]], dtype=bool)

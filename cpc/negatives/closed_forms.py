@@ -186,7 +186,7 @@ def exclusion_window(
     best = min(enough, key=lambda window: window.expected)
     problem = f"no window has {num} candidates and at most {max_expected} false negatives"
     raise UserError(
-        f"{problem}: pass max_expected {best.expected:.3g}, which gives a window of {best.width}"
+        f"{problem}: pass max_expected {best.expected}, which gives a window of {best.width}"
     )
 
 

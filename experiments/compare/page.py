@@ -200,7 +200,7 @@ def watched(run: Run) -> Frame:
     return (bounds[-1:] or found[:1] or [run.offsets[:0]])[0]
 
 
-def score_steps(run: Run, question: tables.Question) -> tuple[np.ndarray, np.ndarray]:
+def score_steps(run: Run, question: tables.ScoreKey) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps and values of a run's answers to a question, in the units of an axis."""
     rows = tables.answers(question, run.scores).sort_values("step")
     return rows.step.to_numpy(float), value_axis(rows.value.to_numpy(float), question.metric)

@@ -20,7 +20,7 @@ NOTE = (
 LEARNED = ("c", "z")
 
 
-class Question(NamedTuple):
+class ScoreKey(NamedTuple):
     """The quantity that a score measures, which identifies comparable scores of all cells."""
 
     task: str
@@ -38,15 +38,15 @@ class Question(NamedTuple):
         return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
-def questions(scores: Frame) -> list[Question]:
+def questions(scores: Frame) -> list[ScoreKey]:
     """Return the distinct questions of a frame of scores, in order of appearance."""
     rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
-    return [Question(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
+    return [ScoreKey(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
 
 
-def headline(scores: Frame) -> list[Question]:
+def headline(scores: Frame) -> list[ScoreKey]:
     """Return the main question of each task: a linear probe of learned features is preferred."""
-    first: dict[tuple, Question] = {}
+    first: dict[tuple, ScoreKey] = {}
     learned = [one for one in questions(scores) if one.features in LEARNED]
     for one in sorted(learned, key=lambda one: one.method != "linear"):
         if one.method == "linear" or not has_curve(one, scores):
@@ -54,12 +54,12 @@ def headline(scores: Frame) -> list[Question]:
     return list(first.values())
 
 
-def has_curve(question: Question, scores: Frame) -> bool:
+def has_curve(question: ScoreKey, scores: Frame) -> bool:
     """Return whether a question has scores for several numbers of labels."""
     return answers(question, scores).num_train.nunique() > 1
 
 
-def answers(question: Question, scores: Frame) -> Frame:
+def answers(question: ScoreKey, scores: Frame) -> Frame:
     """Return the rows of a frame of scores that answer a question."""
     chosen = scores[list(QUESTION)] == list(question)
     return scores[chosen.all(axis=1)]
@@ -91,15 +91,15 @@ def show_lead(row: Any, over: str) -> str:
     return lead_phrase(tuple(difference), row.metric)
 
 
-def short_title(question: Question, others: Sequence[Question]) -> str:
+def short_title(question: ScoreKey, others: Sequence[ScoreKey]) -> str:
     """Return the shortest title that distinguishes a question from the others.
 
-    >>> a = Question("phones", "voices", "frame", "c", "linear", "accuracy")
+    >>> a = ScoreKey("phones", "voices", "frame", "c", "linear", "accuracy")
     >>> short_title(a, [a]), short_title(a, [a, a._replace(unit="utterance")])
     ('phones', 'phones by frame')
     """
     same = [one for one in others if one.task == question.task]
-    differs = {name: len({getattr(one, name) for one in same}) > 1 for name in Question._fields}
+    differs = {name: len({getattr(one, name) for one in same}) > 1 for name in ScoreKey._fields}
     title = question.task + (f" by {question.unit}" if differs["unit"] else "")
     more = [getattr(question, name) for name in ("data", "features", "metric") if differs[name]]
     return ", ".join([title, *more])

@@ -10,7 +10,7 @@ from cpc.results import Outcomes, Score, compare, difference, group_by_seed, rea
 from cpc.types import UserError
 from experiments.command.run_dir import record_state
 from experiments.compare.page import best_sentences, curves, score_steps, write_comparison
-from experiments.compare.tables import Question, all_scores, cell_table, headline
+from experiments.compare.tables import ScoreKey, all_scores, cell_table, headline
 from tests.fake_run import draw_nothing, remove_seals
 from tests.small_run import probe_score, write_run
 
@@ -20,7 +20,7 @@ def quick(monkeypatch):
     draw_nothing(monkeypatch)
 
 
-LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")
+LINEAR = ScoreKey("classes", "clothes", "image", "z", "linear", "accuracy")
 
 
 def write(tmp_path, **runs):

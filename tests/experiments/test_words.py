@@ -63,7 +63,7 @@ def train_run(**given):
 
 def predict(trained):
     corpus, _ = chain()
-    log_p, log_z, _ = evaluate.tell(trained, corpus.tokens, corpus.sentence_starts)
+    log_p, log_z, _ = evaluate.predict_log_probs(trained, corpus.tokens, corpus.sentence_starts)
     return float(np.exp(-log_p.mean())), log_z
 
 
@@ -180,9 +180,11 @@ def test_unknown_words_are_excluded_from_perplexity(name):
     made = make_run(model__name=name, model__bias="none")
     words = chain()[0].tokens[:200]
     text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # sentence 2 is unknown
-    told = evaluate.tell(made, text, np.array([0, len(text) - 2, len(text)]))
+    told = evaluate.predict_log_probs(made, text, np.array([0, len(text) - 2, len(text)]))
     assert (told[2] == 1).all()
-    for got, want in zip(told, evaluate.tell(made, words, np.array([0, len(words)])), strict=True):
+    for got, want in zip(
+        told, evaluate.predict_log_probs(made, words, np.array([0, len(words)])), strict=True
+    ):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_allclose(told[1], 0.0, atol=1e-5)  # untrained, p is q
     # Without known words there is a message and no score.
@@ -201,7 +203,7 @@ def test_log_z_is_read_from_the_trained_row(name):
     params["tables"] = {**params["tables"], "log_z": 10.0 * jnp.arange(V + 1)}
     words = chain()[0].tokens[:9]
     made = made._replace(state=made.state._replace(params=params))
-    log_z = evaluate.tell(made, words, np.array([0, len(words)]))[1]
+    log_z = evaluate.predict_log_probs(made, words, np.array([0, len(words)]))[1]
     # Skip-gram: the centre word, once per neighbour; CBOW: the word before, or the last row.
     of = np.repeat(words, 2)[1:-1] if name == "skip_gram" else np.append(V, words[:-1])
     np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
@@ -223,7 +225,7 @@ def test_contextual_noise_is_multiplied_back(noise):
         q = np.exp(logits[1:]) / np.exp(logits[1:]).sum(1, keepdims=True)
     made = made._replace(state=made.state._replace(params={"tables": tables, "dense": dense}))
     words = corpus.tokens[:300]
-    log_p, log_z, _ = evaluate.tell(made, words, np.array([0, len(words)]))
+    log_p, log_z, _ = evaluate.predict_log_probs(made, words, np.array([0, len(words)]))
     np.testing.assert_allclose(log_p[1:], np.log(q[words[:-1] - 1, words[1:]]), atol=1e-5)
     np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
 

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.models.words import MODELS, band_mask, banded_sum, look, overlapping_blocks, word_model
+from cpc.models.words import (
+    MODELS,
+    band_mask,
+    banded_sum,
+    context_mask,
+    overlapping_blocks,
+    word_model,
+)
 from cpc.types import UserError
 
 T, R, D, V = 12, 2, 4, 9
@@ -36,7 +43,7 @@ def test_encode_equals_a_loop(name):
     dense = jax.tree.map(
         lambda x: np.random.default_rng(x.size).normal(size=x.shape).astype("f"), params["dense"]
     )
-    sees = look(jnp.asarray(words), jnp.asarray(sentence), R)
+    sees = context_mask(jnp.asarray(words), jnp.asarray(sentence), R)
     got = jax.jit(model.encode)(jnp.asarray(table[np.maximum(words, 0)]), sees, dense)
     for i in range(T):
         seen = naive_context(words, sentence, R + i, model.is_causal)
@@ -72,7 +79,7 @@ def test_language_models_are_causal():
     for name in ("vlbl", "lbl", "nplm"):
         model = word_model(name, D, R)
         dense = model.init(jax.random.key(0), V)["dense"]
-        sees = look(jnp.asarray(words), jnp.asarray(sentence), R)
+        sees = context_mask(jnp.asarray(words), jnp.asarray(sentence), R)
         encode = lambda rows, m=model, s=sees, d=dense: m.encode(rows, s, d)[5].sum()  # noqa: E731
         slope = jax.jit(jax.grad(encode))(jnp.ones((T + 2 * R, D)))
         assert not slope[R + 5 :].any()

@@ -12,7 +12,7 @@ import pandas as pd
 from cpc.data.sources.similarity import read_judgements
 from cpc.evaluate.words import analogy_score, nearest, perplexity_scores, similarity_scores
 from cpc.files import read_object, write_arrays, write_json, write_text
-from cpc.models.words import look
+from cpc.models.words import context_mask
 from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Section, Table, figure_of, write_page
 from cpc.report.provenance import made_section
@@ -33,7 +33,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
     config, text, state = trained.config, trained.text, trained.state
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
-        log_probs = tell(trained, text.test.tokens, text.test.sentence_starts)
+        log_probs = predict_log_probs(trained, text.test.tokens, text.test.sentence_starts)
         try:
             scores += perplexity_scores(*log_probs, features=config.model.name, data=text.name)
         except UserError as error:
@@ -53,7 +53,9 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
     return [score._replace(seed=config.seed, step=step) for score in scores], shown
 
 
-def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def predict_log_probs(
+    trained: Any, tokens: Any, starts: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return log p, log Z and the sentence number for each word or skip-gram pair of a text."""
     config, model, params = trained.config, trained.model, trained.state.params
     if not model.is_causal:  # `run.make` trains these models without the unknown word
@@ -79,7 +81,7 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
 def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
     """Return log p, log Z and the mask of positives, each (t, p), for a slice of text."""
     model, tables, reach = trained.model, params["tables"], trained.model.reach
-    t, sees = len(words) - 2 * reach, look(words, sentence, reach)
+    t, sees = len(words) - 2 * reach, context_mask(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
     _, context, _ = gather_rows(model, words, sees)

@@ -14,7 +14,7 @@ import numpy as np
 
 from cpc import negatives
 from cpc.losses import logistic_pairs, softmax_pairs
-from cpc.models.words import WordModel, band_mask, block_size, look, overlapping_blocks
+from cpc.models.words import WordModel, band_mask, block_size, context_mask, overlapping_blocks
 from cpc.negatives.noise import check_distinct
 from experiments.command.config import Config
 from experiments.training.checks import reject
@@ -212,7 +212,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
         reach = None
         if config.model.reduce and not model.is_causal:
             reach = jax.random.randint(reach_rng, (t,), 1, model.reach + 1)
-        sees = look(words, batch["sentence"], model.reach, reach)
+        sees = context_mask(words, batch["sentence"], model.reach, reach)
         own, context, labels = gather_rows(model, words, sees)
         ids: dict[str, Any] = {"input": jnp.maximum(words, 0)}
         if "log_z" in params["tables"]:
