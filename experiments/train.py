@@ -42,7 +42,7 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
         work = pipeline.make_work(kind, plan, data, folder, mesh)
         if only_audit:
             if work.audit is None:
-                raise UserError(f"--audit needs negatives (got kind {config.kind}): leave it out")
+                raise UserError(f"--audit needs negatives (got kind {config.kind}): remove --audit")
             work.audit()
             state = "audited"
         else:
