@@ -11,7 +11,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """Return the demo with pitch and reverberation of the past."""
+    """Return the demo with pitch shifts and reverberation in the input of contexts."""
     c = audio_voices.every_offset()
     c.augment.side = "past"
     c.augment.effects = ("pitch", "reverb")
