@@ -8,8 +8,8 @@ a whole sequence, so that c does not depend on the future, and each context laye
 connection. With 10 negatives, the paper's lambda of 10 makes its loss the sum over them. Scores are
 cosines over 0.1 plus a learned bias, initially the log odds of a pair. With the paper's dot
 products (loss.cosine=False, negatives.temperature=1, no bias), the first gradients all lower the
-scores, and latents collapse. Measured after 600 steps with one seed (docs/results/family.md):
-strict bound 0.96 nats, phones of festvox-ru 48.4 %, of asterisk-en 37.6 %, frame-wise speakers 35 %.
+scores, and latents collapse. Measured after 600 steps, one seed (docs/results/family.md): strict
+bound 0.96 nats, festvox-ru phones 48.4 %, asterisk-en phones 37.6 %, speakers by frame 35.0 %.
 """
 
 from configs import audio_voices
