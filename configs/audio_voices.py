@@ -13,7 +13,7 @@ from configs import audio
 
 
 def get_config():
-    """Return the demo: contexts of cepstra, on freely available recordings."""
+    """Return the demo, which trains on cepstra of freely available recordings."""
     c = every_offset()
     c.num_steps = 1200
     c.eval_every = c.save_every = 600

@@ -1,4 +1,4 @@
-"""The demo with augmented past: contexts of augmented sound predict latents of clean sound.
+"""The demo with augmented past, where contexts of augmented sound predict latents of clean sound.
 
 cpc train --config audio_voices_augmented --workdir runs/augmented
 

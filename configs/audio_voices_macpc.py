@@ -1,4 +1,4 @@
-"""Aligned CPC on two levels (mACPC: Cuervo et al. 2022) on the demo's voices: frames and segments.
+"""Aligned CPC on frames and segments of the demo's voices (mACPC, Cuervo et al. 2022).
 
 cpc train --config audio_voices_macpc --workdir runs/voices_macpc
 

@@ -1,4 +1,4 @@
-"""The demo's recordings with the paper's network: a strided encoder of the waveform.
+"""The demo's recordings with the paper's network, which has a strided encoder of the waveform.
 
 cpc train --config audio_voices_paper --workdir runs/voices_paper
 

@@ -1,4 +1,4 @@
-"""Keys that all contrastive kinds share: run, loss, negatives and optimizer."""
+"""Keys for run, loss, negatives and optimizer, which all contrastive kinds share."""
 
 from configs.keys import Key
 from cpc.losses import LOSSES

@@ -14,7 +14,7 @@ from configs import image
 
 
 def get_config():
-    """Return the paper's settings; values that it leaves open are marked."""
+    """Return the paper's settings, with a mark at values that the paper leaves open."""
     c = image.get_config()
     c.num_steps = 300_000  # open
     c.log_every = 100

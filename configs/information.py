@@ -1,4 +1,4 @@
-"""Config keys of the experiments on estimators: staircase, tasks, consistency."""
+"""Config keys of the staircase, tasks and consistency experiments on estimators."""
 
 from configs.defaults import MAX_STEPS, MAX_WIDTH
 from configs.keys import Key, with_defaults

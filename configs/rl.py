@@ -92,5 +92,5 @@ KEYS = {
 
 
 def get_config():
-    """Return the defaults: hidden_ball:seen_again."""
+    """Return the defaults, with the environment hidden_ball:seen_again."""
     return make_config(KEYS)

@@ -1,4 +1,4 @@
-"""Config keys of kind words: a word model, an objective and a noise distribution."""
+"""Config keys of kind words, for a word model, an objective and a noise distribution."""
 
 from configs.defaults import LOGGER, MAX_WIDTH
 from configs.keys import Key

@@ -35,7 +35,7 @@ def run(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> list[Score]:
-    """Compute, print and return the ABX errors; settings without triples are skipped."""
+    """Compute, print and return the ABX errors in all settings for which the items have triples."""
     if not (features and items):
         raise UserError(
             "--features and --items are required, e.g. --features features/ --items dev.item"

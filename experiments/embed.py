@@ -213,7 +213,7 @@ def write_all(
     root: pathlib.Path,
     say: Callable[[str], Any],
 ) -> None:
-    """Write the features of all files; report progress and skipped files."""
+    """Write the features of all files, and report progress and skipped files."""
     total, unit = embedding.total, embedding.unit
     begin = last = time.perf_counter()
     done, count = 0.0, 0

@@ -51,7 +51,7 @@ class Status(NamedTuple):
     num_steps: int | None = None
     steps_per_second: float | None = None
     information: Score | None = None
-    """log N - L in nats; its method says whether it is a bound."""
+    """log N - L in nats, whose method is "bound" or "estimate"."""
     score: Row | None = None
     """The first score of learned features, preferably by a linear probe."""
     problem: str = ""

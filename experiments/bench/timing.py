@@ -1,4 +1,4 @@
-"""Alternating timings of cases, and rows of the table; does not import JAX or torch."""
+"""Alternating timings of cases, and rows of their table, without an import of JAX or torch."""
 
 import json
 import pathlib

@@ -185,7 +185,7 @@ def _guard(main, words, takes_folders):
 
 
 def _has_no_reader():
-    """Return whether the reader of the output, such as head, has exited; if so, drop the rest."""
+    """Return whether the reader of the output, such as head, has exited, and then drop the rest."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
     is_closed = bool(output.poll(0))
@@ -199,7 +199,7 @@ def check_homes(words: Sequence[str] = ()) -> None:
     values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
     for name, value in values.items():
         if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
-            raise UserError(f"{name} {value!r} is not valid UTF-8: rename it")
+            raise UserError(f"{name} {value!r} is not valid UTF-8: rename the file")
         if isinstance(value, str) and value.startswith("~"):
             try:
                 pathlib.Path(value).expanduser()
@@ -271,7 +271,7 @@ def _parse(argv):
 
 
 def _check_settings(argv):
-    """Return the config if it can be read; fail if one of its settings is invalid."""
+    """Return the config if it can be read, and fail if one of its settings is invalid."""
     words = " ".join(argv[1:]).replace("--config ", "--config=").split()
     try:
         if file := [word for word in words if word.startswith("--config=")]:
@@ -288,7 +288,7 @@ def _check_settings(argv):
 
 
 def describe_command() -> str:
-    """Return the --help text: the docstring of the command and its flags."""
+    """Return the --help text, which consists of the command's docstring and its flags."""
     module = sys.modules["__main__"]
     lines = [(module.__doc__ or "").strip(), ""]
     known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])

@@ -44,7 +44,7 @@ def check_config(config: Config, keys: Keys) -> None:
         find_key(known, name)
     for name, key in known.items():
         if name not in given:
-            raise UserError(f"the config lacks the key {name}: set it, e.g. to {key.default!r}")
+            raise UserError(f"the config key {name} is missing: set it, e.g. to {key.default!r}")
         check_value(name, given[name], key)
     source = given.get("data.source")
     for name, default in unread(keys, source).items():
@@ -188,7 +188,7 @@ def evaluation_config(config: Config, keys: Keys, arguments: Sequence[str]) -> C
 
 
 def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
-    """Return the config recorded in config.json; errors contain its version, `writer`."""
+    """Return the config recorded in config.json by the version `writer`, which errors contain."""
     if not isinstance(recorded, Mapping | ConfigDict):
         raise UserError("the recorded config is damaged: config.json is not a JSON object")
     given, known = flatten(recorded), flatten(keys)

@@ -31,7 +31,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     """
     path = folder / LOCK
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is not a regular file: remove it")
+        raise UserError(f"{path} must be a regular file: remove what is there")
     with path.open("a+", encoding="utf-8") as file:
         has_lock, owner = try_lock(file), _read_owner(folder)
         if has_lock is False or _holds(owner, folder, has_lock is None):

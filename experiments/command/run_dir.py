@@ -153,7 +153,7 @@ def check_separate(path: pathlib.Path, config: Config) -> None:
 
 
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
-    """Record the state of a run for `cpc status`: running, stopped, finished, failed or audited.
+    """Record that a run is running, stopped, finished, failed or audited, for `cpc status`.
 
     `more` may contain step and num_steps, which are kept in later states, and an error message.
     """

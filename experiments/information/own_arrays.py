@@ -77,7 +77,7 @@ def check(config: Config) -> None:
     """Validate a config without reading the arrays."""
     check_estimation(config, configs.arrays.KEYS)
     if "info_nce" not in config.estimators:
-        raise UserError("estimators lacks info_nce, on which the claim is based: add info_nce")
+        raise UserError("estimators must contain info_nce, which the claim needs: add info_nce")
 
 
 def main(config: Config) -> None:

@@ -91,7 +91,7 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
     """Parse "config.model.width=8,16" or "model.width=8,16" into a key and its values."""
     key, equals, values = plain_key(text.strip()).partition("=")
     if not equals:
-        raise UserError(f"--grid {text!r} lacks values: write --grid config.key=value,value")
+        raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
     return key, [value.strip() for value in values.split(",")]
 
 
@@ -231,7 +231,7 @@ def keep_best(
     }
     if not means:
         raise UserError(
-            f"every cell lacks scores of {task} for {features} with some seed: repeat the command"
+            f"no cell has scores of {task} for {features} with every seed: repeat the command"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(groups) // FACTOR)]

@@ -306,7 +306,7 @@ def import_submitit() -> Any:
         raise UserError("--launcher slurm needs submitit: pip install 'cpc-jax[slurm]'") from None
     if shutil.which("sbatch") is None:
         raise UserError(
-            "--launcher slurm needs sbatch, which this machine lacks: run the command on a login "
+            "--launcher slurm needs sbatch, which is not installed: run the command on a login "
             "node of a SLURM cluster, or remove --launcher"
         )
     return submitit

@@ -1,4 +1,4 @@
-"""Pipeline of the contrastive kinds: plan, audit, training, probes, export and model card."""
+"""Pipeline of the contrastive kinds, from plan and audit to training, probes, export and card."""
 
 import functools
 import itertools
@@ -60,7 +60,7 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
 def make_work(
     kind: Contrastive, plan: Plan, data: Any, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return the steps of a run: audit, training, final probes, export and page."""
+    """Return the steps of a run, which are audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
 
@@ -202,7 +202,7 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run with its input and config; paths are reduced to their names."""
+    """Return the model of a run with its input and config, with paths reduced to their names."""
     values, keys = flatten(config), flatten(kind.KEYS).items()
     names = {name: pathlib.Path(values[name]).name for name, key in keys if key.is_path}
     about = {"step": step, "config": plain(with_settings(config, names))}

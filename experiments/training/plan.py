@@ -1,4 +1,4 @@
-"""The plan of a run: the loss, negatives and sizes of a config, interpreted and validated once.
+"""The plan of a run, with the loss, negatives and sizes of a config after validation.
 
 Configs and geometries are plain values, so plans can be compared and printed without JAX.
 """
@@ -66,7 +66,7 @@ class Plan:
     loss: AnchorLoss = dataclasses.field(compare=False, repr=False)
     """Loss per anchor with its options bound, as a function of scores divided by temperature."""
     description: Description
-    """Properties of the loss: its optimum, and whether log N - L is meaningful."""
+    """Properties of the loss, such as its optimum and whether log N - L is meaningful."""
     negatives: str
     """Name of the negative sampling scheme, as recorded."""
     is_bound: bool

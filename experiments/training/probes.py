@@ -23,7 +23,7 @@ FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 
 
 class ProbeContext(NamedTuple):
-    """The run that is probed: its config, data, model and variables at one step."""
+    """The config, data, model and variables of a run that is probed at one step."""
 
     config: Config
     data: Any

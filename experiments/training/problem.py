@@ -33,7 +33,7 @@ class HeldOut(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A contrastive learning problem: a plan with its model and data."""
+    """A contrastive learning problem, which is a plan with its model and data."""
 
     plan: Plan
     model: Model
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
     draw: Callable[[int], Batch]
     """draw(step) -> training batch of a step."""
     held_out: HeldOut | None
-    """Evaluation batches; None disables evaluation."""
+    """Evaluation batches, or None to disable evaluation."""
     per_step: tuple[float, str]
     """Amount of data per batch and its unit, such as (0.003, "h audio")."""
     record: Callable[[Path], object] = lambda folder: None
@@ -100,7 +100,7 @@ class Dataset(Protocol):
 
 
 class Kind(Protocol):
-    """A kind of data: a module registered in `experiments.kinds.registry`."""
+    """A kind of data, which is a module registered in `experiments.kinds.registry`."""
 
     @property
     def KEYS(self) -> Keys:
@@ -135,7 +135,7 @@ class Page(NamedTuple):
     words: Words
     """Nouns for the sentences of a page."""
     use: str
-    """Python example that computes features with an exported model; a template with {folder} and
+    """Template of a Python example that computes features with an exported model, with {folder} and
     keys of the model's input, such as {shape[0]}."""
     sections: tuple[Callable[[Run], Section | None], ...] = ()
     """Additional sections of the page."""
@@ -166,7 +166,7 @@ class Contrastive(Kind, Protocol):
         ...
 
     def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
-        """Return the input description of an exported model: its shape and measured properties."""
+        """Return the shape and measured properties of an exported model's input."""
         ...
 
     def embed_files(

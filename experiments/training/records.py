@@ -1,4 +1,4 @@
-"""Records of a run: summaries of training steps, and evaluations."""
+"""Records of a run, which are summaries of training steps and evaluations."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

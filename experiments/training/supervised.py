@@ -86,11 +86,11 @@ class Recipe(NamedTuple):
     num_steps: int
     """Number of steps, or the maximum number if `accuracy` is set."""
     evaluate_every: int
-    """Steps before the first evaluation; later intervals grow by `GROWTH`."""
+    """Number of steps before the first evaluation. Later intervals grow by `GROWTH`."""
     accuracy: Callable[[Answer], float] | None = None
     """accuracy(answer) on held-out labels for early stopping, or None to train for all steps."""
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
-    """loss(scores, batch) -> scalar; labels below 0 are ignored."""
+    """loss(scores, batch) -> scalar, where labels below 0 are ignored."""
 
 
 def train_on_labels(
