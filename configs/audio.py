@@ -144,9 +144,9 @@ KEYS = {
         "features": Key(
             ("c", "mfcc", "random c"), "features of the run (c, z), of an untrained network "
             "(random c, random z) and baselines: each MFCC frame alone (mfcc) or with 8 frames on "
-            "either side (mfcc context), the prediction of the next latent (W_1 c), a learned sum "
-            "of all layers for phones and speakers (layers), and the network trained on labels "
-            "from scratch (supervised) or from the run's weights (tuned)",
+            "either side, 170 ms (mfcc context), the prediction of the next latent (W_1 c), a "
+            "learned sum of all layers for phones and speakers (layers), and the network trained "
+            "on labels from scratch (supervised) or from the run's weights (tuned)",
             words=("c", "z", "W_1 c", "layers", "mfcc", "mfcc context", "random c", "random z",
                    "supervised", "tuned"),
         ),

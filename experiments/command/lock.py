@@ -31,7 +31,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     """
     path = folder / LOCK
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} must be a regular file: remove what is there")
+        raise UserError(f"{path} is not a regular file: remove this path")
     with path.open("a+", encoding="utf-8") as file:
         has_lock, owner = try_lock(file), _read_owner(folder)
         if has_lock is False or _holds(owner, folder, has_lock is None):
@@ -53,7 +53,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
-    """Return whether a process holds a run directory, or None if it may run on another machine."""
+    """Return whether a process holds a run directory, or None if that is unknown here."""
     owner = _read_owner(folder)
     if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
@@ -107,7 +107,7 @@ def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bo
 
 
 def _lives(owner: dict[str, Any]) -> bool:
-    """Return whether an owner on this machine runs, unless its process id has been reused."""
+    """Return whether an owner on this machine runs, and is not another process with its id."""
     try:
         process = psutil.Process(owner["pid"])
         is_same = abs(process.create_time() - owner["started"]) < 1

@@ -110,7 +110,7 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 
 def check_same_run(path: pathlib.Path, config: Config) -> bool:
-    """Return whether a run exists, after checking that its checkpoints and records match."""
+    """Return whether a run exists, after checking that config, checkpoints and records match."""
     recorded, wanted = read_config(path), files.flatten(files.plain(config))
     if recorded is not None:
         advice = "choose another --workdir, or use that config"

@@ -35,7 +35,7 @@ MARKERS = "osD^vPX*"
 #: Key, title and exact ratio of each law in Song and Ermon (2020).
 LAWS = (
     ("rows", "top rows: grows, as a share of all rows", None),
-    ("processing", "a processed copy beside: stays at 1", 1.0),
+    ("processing", "with a processed copy: stays at 1", 1.0),
     ("independence", "two independent images: 2", 2.0),
 )
 
@@ -244,18 +244,19 @@ LABELS = (
 )
 #: Method for two arrays and caption of the figures.
 HOW = (
-    "In each of four rotations half of the rows trains, a quarter chooses the step (early "
-    "stopping), and a quarter is read: each row once, by networks that never saw it.",
-    "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "at most ten disjoint parts of the rows; for the null, the range of one more shuffle. They "
-    "hold for these networks and independent rows, and ignore that rotations share training rows.",
-    "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
-    "the same held-out rows. Its end is what these networks would read with more rows; for a lower "
-    "bound, it is one as well.",
+    "In each of four rotations, half of the rows are for training, a quarter for early stopping, "
+    "and a quarter for evaluation. Each row is evaluated once, by networks not trained on it.",
+    "Intervals are Student's, 95 %, over disjoint batches of held-out rows, or for KSG and CCA over "
+    "at most ten disjoint parts of the rows. For the null, they are the range of one more shuffle. "
+    "They hold for these networks and independent rows, and ignore that rotations share training "
+    "rows.",
+    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows, and "
+    "evaluated on the same held-out rows. The end of the line predicts the value of these networks "
+    "with more rows. For a lower bound, it is also a lower bound.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
-    "if there is one in sight. Colors: what may be claimed."
+    "if it is within the axes. Colors: whether the value is a lower, an upper or no bound."
 )
 
 

@@ -47,7 +47,7 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
-            f"negatives {plan.negatives} leave no anchor of {NUM_BATCHES} batches a negative: "
+            f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative: "
             "choose another negatives.rule, raise data.batch_size or add data"
         )
     same = [name for name, value in values.items()

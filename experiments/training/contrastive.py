@@ -109,7 +109,7 @@ def make_probe(
 def probe_once(
     config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
-    """Fit the probes of the last step, except probes with recorded and current scores."""
+    """Fit the probes of the last step, except probes whose recorded scores are still valid."""
     stamp, probe, pending = status.read(workdir / PROBE_STAMP), config.probe, config
     is_same = fit_options(stamp.get("probe")) == fit_options(probe)
     if was_probed(workdir, config.num_steps) and is_same:
@@ -140,7 +140,7 @@ def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
     The data may have moved to another path since the run.
 
     Raises:
-        UserError: `config` names other data like those of the run and would replace their scores.
+        UserError: other data have the name of the run's data and would replace their scores.
     """
     data_locations = kind.PROBES.data_locations
     is_own, own_places = plain(config.data) == plain(own.data), data_locations(own)

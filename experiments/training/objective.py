@@ -177,7 +177,7 @@ def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
 def _memory(queue, like):
     """Return the queue as a memory bank, with positions of the same type as `like`."""
     positions = queue.positions
-    if isinstance(like, SoundPosition):  # overlaps no sample within 37 hours of audio
+    if isinstance(like, SoundPosition):  # a sample that overlaps no batch in 37 hours of audio
         nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
         positions = SoundPosition(*positions, sample=nowhere, end=nowhere, window=nowhere)
     return MemoryBank(queue.keys, positions, queue.mask)
