@@ -1,1 +1,1 @@
-"""Configs, one experiment per file; docstrings give the command and the expected results."""
+"""Configs, with one experiment per file and its command and expected results in the docstring."""

@@ -11,14 +11,14 @@ KEYS = {
     ),
     **with_defaults(FIT, num_steps=800, read_every=100),
     "read_size": Key(
-        256, "maximum number of held-out pairs in an evaluation; the ceiling is its log", low=8),
-    "num_neighbours": Key(10, "neighbors of KSG", low=1),
+        256, "maximum number N of held-out pairs in an evaluation, with ceiling log N", low=8),
+    "num_neighbours": Key(10, "number of nearest neighbors in the KSG estimator", low=1),
     "transform": Key(
         "normal_scores", "transform of each column, fitted to the training rows",
         words=("normal_scores", "standardize")),
-    "shuffles": Key(2, "shuffles of y in each of the four rotations", low=2, high=1000),
+    "shuffles": Key(2, "number of shuffles of y in each of the four rotations", low=2, high=1000),
     "max_rows": Key(
-        20_000, "maximum number of rows; more are sampled at random", low=200, high=10**8),
+        20_000, "maximum number of rows, which are drawn from longer arrays", low=200, high=10**8),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Every key of configs of kind audio."""
+"""Config keys of kind audio."""
 
 from configs import defaults
 from configs.defaults import MAX_LAYERS, MAX_OFFSETS, MAX_STEPS, MAX_WIDTH
@@ -15,164 +15,166 @@ KEYS = {
             "voices", "where recordings come from",
             words=("voices", "folder", "librispeech_tfds", "synthetic")),
         "path": Key(
-            "", "folder, librispeech_tfds: where the recordings are",
+            "", "folder, librispeech_tfds: path of the recordings",
             is_path=True, sources=("folder", "librispeech_tfds")),
-        "split": Key("train_clean100", "librispeech_tfds: which part to use"),
-        "speaker_level": Key(1, "folder: which directory level names the speaker", low=1, high=100),
+        "split": Key("train_clean100", "librispeech_tfds: split to use"),
+        "speaker_level": Key(1, "folder: directory level that names the speaker", low=1, high=100),
         "train_list": Key(
-            "", "file of training utterance ids, one per line; without lists the voices' own "
-            "split is used, or a seeded one", is_path=True, sources=RECORDED),
+            "", "file of training utterance ids, one per line; without lists, the split is the "
+            "one of the voices or drawn with the seed", is_path=True, sources=RECORDED),
         "test_list": Key(
             "", "file of test utterance ids, one per line", is_path=True, sources=RECORDED),
         "test_fraction": Key(
-            0.15, "fraction of utterances to test on, without lists", low=0, below=1),
+            0.15, "fraction of utterances to test on if there are no lists", low=0, below=1),
         "phones": Key(
-            "", 'file of alignments, "utterance-id label label ...", one label every 10 ms',
+            "", 'file of phone alignments in lines "utterance-id label ...", one label every 10 ms',
             is_path=True, sources=RECORDED),
         "item_file": Key(
-            "", "ZeroSpeech item file whose tokens abx uses as well as those of the phones",
+            "", "ZeroSpeech item file with tokens for abx, in addition to tokens of the phones",
             is_path=True, sources=RECORDED),
         "window_samples": Key(
-            20480, "length of a training sequence: 1.28 s, 128 latents; shorter clips are padded "
-            "and masked", low=1, high=2**26),
+            20480, "length of a training sequence (20480 samples are 1.28 s or 128 latents); "
+            "shorter clips are padded and masked", low=1, high=2**26),
         "one_speaker": Key(
-            False, "whether each batch holds a single speaker (the paper's Table 2, same speaker)"),
+            False, "whether each batch has a single speaker, as in the paper's Table 2"),
         **with_defaults(defaults.INPUT, batch_size=8),
     },
     "augment": {
         "side": Key(
-            "none", "what is augmented in training: contexts (past), latents (future), both "
-            "independently, or nothing; unless nothing, the encoder runs twice per window",
+            "none", "side to augment in training: input of contexts (past), of latents (future), "
+            "of both independently, or none; all but none run the encoder twice per window",
             words=("none", "past", "future", "both")),
         "effects": Key(
-            ("pitch", "noise", "reverb"), "effects, applied one after the other; noise is another "
+            ("pitch", "noise", "reverb"), "effects to apply in sequence; noise adds another "
             "window of the batch", words=("pitch", "noise", "reverb", "band_reject", "dropout")),
-        "pitch_cents": Key(300.0, "pitch: largest shift, up or down", above=0, high=1200),
+        "pitch_cents": Key(300.0, "pitch: largest shift in cents, up or down", above=0, high=1200),
         "snr_low_db": Key(5.0, "noise: lowest signal-to-noise ratio"),
         "snr_high_db": Key(20.0, "noise: highest signal-to-noise ratio"),
         "reverb_seconds": Key(
-            0.5, "reverb: time in which sound decays by 60 dB in the largest room", above=0, high=10
+            0.5, "reverb: time for a decay by 60 dB in the largest room", above=0, high=10
         ),
-        "band_hz": Key(1000.0, "band_reject: widest band that is removed", above=0, high=8000),
-        "dropout_ms": Key(50.0, "dropout: longest silence", above=0),
+        "band_hz": Key(1000.0, "band_reject: largest width of the band", above=0, high=8000),
+        "dropout_ms": Key(50.0, "dropout: longest interval to silence", above=0),
     },
     "model": {
         "encoder": Key(
-            "conv", "conv: strided convolutions of the waveform, as in the paper; log_mel: of "
-            "log-mel energies; cepstra: of their cosine transform, which hides the pitch",
+            "conv", "encoder: strided convolutions of the waveform, as in the paper (conv), of "
+            "log-mel energies (log_mel), or of their cosine transform without pitch (cepstra)",
             words=("conv", "log_mel", "cepstra")),
         "num_cepstra": Key(13, "cepstra: number of coefficients", low=1, high=80),
-        "width": Key(128, "width of z; the paper: 512", low=1, high=MAX_WIDTH),
+        "width": Key(128, "width of z, which is 512 in the paper", low=1, high=MAX_WIDTH),
         "norm": Key(
             "none", "normalization in the encoder",
             words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
         "num_codes": Key(
-            0, "size of the codebook that quantizes the latents (VQ-CPC); 0: none",
+            0, "size of the codebook that quantizes the latents (VQ-CPC), or 0 for no codebook",
             low=0, high=MAX_WIDTH),
-        "code_width": Key(64, "width of z, if there are codes", low=1, high=MAX_WIDTH),
+        "code_width": Key(64, "width of z with a codebook", low=1, high=MAX_WIDTH),
         "code_decay": Key(
-            0.99, "decay of the running averages that make the codes; VQ-CPC: 0.999", low=0, below=1
+            0.99, "decay of the codes' running averages, which is 0.999 in VQ-CPC", low=0, below=1
         ),
         "commitment": Key(
             0.25, "weight of the squared distance between latents and their codes", low=0, high=1),
         "restart_codes": Key(
-            False, "whether codes that are hardly used restart at latents of the batch"),
+            False, "whether rarely used codes are reset to latents of the batch"),
         "context": Key(
-            "gru", "network of c; the dilation of conv doubles from layer to layer",
+            "gru", "context network; the dilation of conv doubles in each layer",
             words=("gru", "lstm", "conv", "conv_undilated", "transformer")),
-        "context_width": Key(256, "width of c; the paper: 256", low=1, high=MAX_WIDTH),
-        "context_layers": Key(1, "layers of the context network", low=1, high=MAX_LAYERS),
+        "context_width": Key(256, "width of c, which is 256 in the paper", low=1, high=MAX_WIDTH),
+        "context_layers": Key(
+            1, "number of layers in the context network", low=1, high=MAX_LAYERS),
         "context_blocks": Key(
-            1, "gru: blocks of recurrent weights, each of its own part of c; 1: every unit reads "
-            "all", low=1, high=MAX_WIDTH),
+            1, "gru: number of diagonal blocks in the recurrent weights, or 1 for dense weights",
+            low=1, high=MAX_WIDTH),
         "predictor": Key(
-            "linear", "prediction of latents from c: one W_k per offset (linear, the paper), with "
-            "a bias (affine), above a shared hidden layer (hidden) or Transformer layer "
-            "(transformer), or one Transformer layer per offset (transformers)",
+            "linear", "predictor of latents from c: one matrix W_k per offset as in the paper "
+            "(linear), with a bias (affine), on a shared hidden layer (hidden) or Transformer "
+            "layer (transformer), or one Transformer layer per offset (transformers)",
             words=("linear", "affine", "hidden", "transformer", "transformers")),
         "directions": Key(
-            ("forward",), "directions of time, each with its own context and predictor; for "
-            "forward,backward c is both side by side, twice as wide",
+            ("forward",), "directions of time, each with its own context network and predictor; "
+            "with both directions, c is the concatenation of both contexts",
             words=("forward", "backward")),
         "modules": Key(
-            1, "parts with a loss of their own and no gradient between them; 1: the whole "
-            "network; 6: each of five layers and the context", low=1, high=MAX_LAYERS),
+            1, "number of modules with separate losses and no gradient between them; 1 is the "
+            "whole network, and 6 are its five layers and the context", low=1, high=MAX_LAYERS),
         "segment_threshold": Key(
-            0.0, "how far a peak of change must stand out to end a segment; segments then predict "
-            "the next ones; 0: no segments", low=0, below=1),
+            0.0, "prominence that a peak of change needs to end a segment, or 0 for no segments; "
+            "segments predict the next segments", low=0, below=1),
         "segment_offsets": Key(
-            0, "segments ahead that are predicted while frames predict from contexts of their "
-            "own; 0: both predict only the next one, frames without contexts",
+            0, "number of segments ahead to predict, besides frames predicted from contexts; with "
+            "0, segments and frames predict only the next one, and frames have no contexts",
             low=0, high=MAX_OFFSETS),
         "num_offsets": Key(
-            12, "number of latents ahead that are predicted", low=1, high=MAX_OFFSETS),
+            12, "number of latents ahead to predict", low=1, high=MAX_OFFSETS),
         "horizon": Key(
-            0, "latents ahead that the last prediction is of, the others spread evenly from the "
-            "next latent to it; 0: predictions are of the next num_offsets latents",
+            0, "largest offset in latents, with the other offsets evenly spaced from 1, or 0 to "
+            "predict the next num_offsets latents",
             low=0, high=MAX_OFFSETS),
         **defaults.PRECISION,
     },
     "loss": {
         **defaults.LOSS,
         "align_to": Key(
-            0, "latents ahead that the predictions are aligned to, in order (ACPC); 0: prediction "
-            "k is of the latent k ahead", low=0, high=MAX_OFFSETS),
+            0, "number of latents ahead to which predictions are aligned in order (ACPC), or 0 to "
+            "let prediction k predict the latent k ahead", low=0, high=MAX_OFFSETS),
         "align_by": Key(
-            "sum", "sum: all alignments, by likelihood; best: only the likeliest",
+            "sum", "alignments to use: all, weighted by likelihood (sum), or the likeliest (best)",
             words=("sum", "best")),
     },
     "negatives": {
         **defaults.NEGATIVES,
         "overlap": Key(
-            False, "whether windows that share some sound may be negatives of each other"),
+            False, "whether overlapping windows may contain negatives of each other"),
     },
     "optim": defaults.OPTIM,
     "evaluate": {
         "num_windows": Key(
-            128, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30),
+            128, "number of held-out windows for the bound, or 0 for none", low=0, high=2**30),
     },
     "probe": {
         "tasks": Key(
-            ("phones", "speakers"), "what is probed; ctc: phone sequences, without times; abx: "
-            "whether distances alone tell phones apart; boundaries: whether frames change where "
-            "phones do; codes: bits per second of quantized z; units: agreement of clusters with "
-            "phones; verification: equal error rate of pairs of utterances by speaker",
+            ("phones", "speakers"), "tasks to probe: frame-wise phones and speakers, phone "
+            "sequences (ctc), discrimination of phones by distances (abx), changes at phone "
+            "boundaries (boundaries), bit rate of quantized z (codes), agreement of clusters with "
+            "phones (units), and equal error rate for speakers of utterance pairs (verification)",
             words=("phones", "speakers", "ctc", "abx", "boundaries", "codes", "units",
                    "verification")),
         "features": Key(
-            ("c", "mfcc", "random c"), "features of the run, of an untrained network (random) and "
-            "baselines; mfcc context: each MFCC frame with its 8 neighbors on either side, 170 "
-            "ms; W_1 c: prediction of the next latent; layers: sum of all layers with learned "
-            "weights, for phones and speakers; and the whole network trained on the labels, from "
-            "scratch (supervised) or from the run's weights (tuned)",
+            ("c", "mfcc", "random c"), "features of the run (c, z), of an untrained network "
+            "(random c, random z) and baselines: each MFCC frame alone (mfcc) or with 8 frames on "
+            "either side, 170 ms (mfcc context), the prediction of the next latent (W_1 c), a "
+            "learned sum of all layers for phones and speakers (layers), and the network trained "
+            "on labels from scratch (supervised) or from the run's weights (tuned)",
             words=("c", "z", "W_1 c", "layers", "mfcc", "mfcc context", "random c", "random z",
                    "supervised", "tuned"),
         ),
         "delay": Key(
-            0, "latents after a frame at which c is read to classify it, because contexts lag",
+            0, "delay in latents between a frame and the context c that classifies it",
             low=0, high=MAX_OFFSETS),
-        "hours": Key(0.0, "hours of training sound for the phone probe; 0: all", low=0),
+        "hours": Key(0.0, "hours of training sound for the phone probe, or 0 for all", low=0),
         "minutes_per_speaker": Key(
-            4.0, "minutes per speaker for the speaker probe, in training and in test; 0: all", low=0
+            4.0, "training and test minutes per speaker in the speaker probe, or 0 for all", low=0
         ),
         "lose_last_frame": Key(
             False, "abx: drop the last frame of each token, as Libri-light and published errors do"
         ),
-        "num_units": Key(100, "units: clusters of k-means, usually 50 to 500", low=2, high=5000),
+        "num_units": Key(
+            100, "units: number of k-means clusters, usually 50 to 500", low=2, high=5000),
         "layer_decay": Key(
-            1.0, "tuned: factor of the learning rate from each layer to the one below",
+            1.0, "tuned: decay factor of the learning rate from each layer to the one below",
             above=0, high=1),
         "ctc_head": Key(
-            "linear", "ctc: head, which reads 8 frames every 4", words=("linear", "lstm")),
+            "linear", "ctc: head, which takes 8 frames every 4 frames", words=("linear", "lstm")),
         "ctc_minutes": Key(
-            (10.0, 30.0, 60.0), "ctc: minutes of labeled sound, each a fit of its own; 0: all",
+            (10.0, 30.0, 60.0), "ctc: minutes of labeled sound for each fit, or 0 for all",
             low=0),
         "ctc_steps": Key(
-            1500, "ctc: maximum number of steps; held-out utterances may stop it earlier",
+            1500, "ctc: maximum number of steps; held-out utterances may stop training earlier",
             low=1, high=MAX_STEPS),
         "ctc_beam": Key(
-            8, "ctc: prefixes kept for a second error rate; 1: only the likeliest path",
+            8, "ctc: beam width for a second error rate, or 1 for only the most likely path",
             low=1, high=10**4),
         **with_defaults(defaults.PROBE, hidden_width=64),
     },

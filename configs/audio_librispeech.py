@@ -14,23 +14,25 @@ prepare train-clean-100 once with tfds and TensorFlow:
 
 and set --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_datasets.
 
-Paper: 8 GPUs with 8 windows each, Adam at 2e-4, about 300,000 steps; phones 64.6 % (one hidden
-layer 72.5 %), speakers 97.4 %. Not run by us, for lack of the data. With 128 recordings in the same
-layout it ran for 20 steps on a CPU. On other recordings an H200 trained a network with these sizes,
-this batch and cosine scores at 142 steps per second (docs/results/speed.md).
+The paper trains on 8 GPUs with 8 windows each, with Adam at 2e-4, for about 300,000 steps. It
+reports 64.6 % for phones (72.5 % with one hidden layer) and 97.4 % for speakers. We have not run
+this config, for lack of the data. It ran for 20 steps on a CPU with 128 recordings in the same
+layout. An H200 trained a network with these sizes, this batch and cosine scores on other recordings
+at 142 steps per second (docs/results/speed.md).
 
 On one GPU (pip install 'cpc-jax[cuda]'), add --device gpu, which fails without a GPU instead of
 training on the CPU, and for speed --config.model.dtype=bfloat16. The negatives remain those of 8
-devices. To save memory, --config.optim.accumulate=2, 4 or 8 leaves the loss unchanged; a smaller
+devices. To save memory, --config.optim.accumulate=2, 4 or 8 leaves the loss unchanged. A smaller
 batch has fewer negatives, and with a batch of 8 each window has only its own. To test everything
-first: --config.num_steps=200 --config.optim.warmup_steps=20 --config.probe.hours=0.5.
+first, set --config.num_steps=200 --config.optim.warmup_steps=20 --config.probe.hours=0.5.
 
-For Table 2, set --config.model.num_offsets=2,4,8,12 or 16; --config.data.one_speaker=True for same
-speaker; --config.negatives.rule=excluding_sequence or own_sequence.
+For Table 2, set --config.model.num_offsets to 2, 4, 8, 12 or 16, --config.data.one_speaker=True for
+same speaker, and --config.negatives.rule to excluding_sequence or own_sequence.
 
-The paper leaves these open; our choices: all latents of a device's windows are candidates; scores
-are not scaled; the loss is the sum over offsets of the mean over time; no norm; causal padding; the
-context starts from zero in every window; a constant learning rate after a warm-up.
+We make these choices, which the paper leaves open: all latents of a device's windows are
+candidates, scores are not scaled, the loss is averaged over time and summed over offsets, the
+encoder has no norm and causal padding, the context starts from zero in each window, and the
+learning rate is constant after a warm-up.
 """
 
 from configs import audio

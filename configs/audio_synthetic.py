@@ -2,8 +2,8 @@
 
     cpc train --config audio_synthetic --workdir runs/synthetic
 
-For tests and for checking the tracker: the report shows the exact information next to the bound.
-Expected: just below the exact curve at every offset, in 102 s on 2 shared CPU cores.
+Used for tests and to check the tracker. The report shows the exact information next to the bound,
+which is expected just below it at every offset. Takes 102 s on 2 shared CPU cores.
 """
 
 from configs import audio

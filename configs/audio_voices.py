@@ -13,7 +13,7 @@ from configs import audio
 
 
 def get_config():
-    """Return the demo: contexts of cepstra, on freely available recordings."""
+    """Return the demo, which trains on cepstra of freely available recordings."""
     c = every_offset()
     c.num_steps = 1200
     c.eval_every = c.save_every = 600
@@ -22,7 +22,7 @@ def get_config():
     # As good as all 12 (docs/results/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
     c.model.context_blocks = 4  # a quarter of the recurrent products (docs/results/audio.md)
-    c.negatives.shards = 1  # negatives of only two windows make c worse for speakers
+    c.negatives.shards = 1  # negatives from only two windows make c worse for speakers
     c.optim.name = "muon"  # as good after 800 steps as Adam after 2,400 (docs/results/audio.md)
     c.optim.learning_rate = 2e-3
     c.probe.features = ("c", "W_1 c", "mfcc", "mfcc context", "random c")
@@ -30,7 +30,7 @@ def get_config():
 
 
 def every_offset():
-    """Return twelve predictions, one for each latent ahead; the base of related configs."""
+    """Return the base of related configs, which predicts each of the next 12 latents."""
     c = audio.get_config()
     c.num_steps = 3000
     c.log_every = 100
@@ -42,7 +42,7 @@ def every_offset():
     c.model.context_width = 512  # the paper: 256
     c.loss.cosine = True  # the paper: dot products
     c.negatives.temperature = 0.05
-    c.negatives.shards = 4  # negatives of two windows: steps take 0.6 to 0.75 of the time
+    c.negatives.shards = 4  # negatives from two windows, so steps take 0.6 to 0.75 of the time
     c.optim.learning_rate = 1e-3  # the paper: 2e-4, for 300,000 steps
     c.probe.tasks = ("phones", "speakers", "abx")
     c.probe.features = ("c", "mfcc", "mfcc context", "random c")

@@ -1,4 +1,4 @@
-"""The demo with augmented past: contexts of augmented sound predict latents of clean sound.
+"""The demo with augmented past, where contexts of augmented sound predict latents of clean sound.
 
 cpc train --config audio_voices_augmented --workdir runs/augmented
 
@@ -11,7 +11,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """Return the demo with pitch and reverberation of the past."""
+    """Return the demo with pitch shifts and reverberation in the input of contexts."""
     c = audio_voices.every_offset()
     c.augment.side = "past"
     c.augment.effects = ("pitch", "reverb")

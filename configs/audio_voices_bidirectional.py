@@ -3,9 +3,9 @@
 cpc train --config audio_voices_bidirectional --workdir runs/both
 
 The paper trains on some 8,000 hours of many languages (from memory) and evaluates recognition in
-others; it has no results on these recordings. Network and data differ: these are the settings of
-`every_offset` in audio_voices.py, with a second context over the same latents in reverse. For a
-first look, see docs/results/family.md.
+other languages, not on these recordings. Its network and data differ from this config, which uses
+the settings of `every_offset` in audio_voices.py with a second context over the same latents in
+reverse. For a first look, see docs/results/family.md.
 """
 
 from configs import audio_voices
@@ -15,5 +15,5 @@ def get_config():
     """Return the demo with a second context, of the future."""
     c = audio_voices.every_offset()
     c.model.directions = ("forward", "backward")
-    c.model.context_width = 256  # per direction: both have the width of the demo's c
+    c.model.context_width = 256  # per direction, so that both have the width of the demo's c
     return c

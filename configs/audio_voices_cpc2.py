@@ -2,12 +2,12 @@
 
 cpc train --config audio_voices_cpc2 --workdir runs/cpc2
 
-The paper, on 60,000 hours, as reported by SUPERB: phone error rate 41.7 to 42.5 %. Differences: the
-encoder takes log-mel energies and is 128 wide (256), the context is 256 wide as there; scores are
-cosines (dot products over the width); negatives are never the positive. CPC2 adds a second LSTM
-layer (model.context_layers=2) and augments the past. Measured for 600 steps, one seed
-(docs/results/family.md): festvox-ru phones 64.6 %, asterisk-en phones 60.1 %, strict bound 2.55
-nats.
+SUPERB reports phone error rates of 41.7 to 42.5 % for the paper's model, trained on 60,000 hours.
+Here, the encoder takes log-mel energies and has width 128 instead of 256, scores are cosines
+instead of dot products divided by the width, and the positive is never a negative. The context has
+width 256, as in the paper. CPC2 adds a second LSTM layer (model.context_layers=2) and augments the
+past. Measured after 600 steps with one seed (docs/results/family.md): festvox-ru phones 64.6 %,
+asterisk-en phones 60.1 %, strict bound 2.55 nats.
 """
 
 from configs import audio_voices

@@ -4,17 +4,17 @@ cpc train --config audio_voices_greedy --workdir runs/greedy
 
 To train the network as a whole, add --config.model.modules=1.
 
-The paper, on 100 hours of LibriSpeech: phones 62.5 % and speakers 99.4 %, against 64.9 and 99.6 for
-its own CPC (from memory, second-hand). Differences: negatives are all latents of two windows, not
-10; cosines; width 128; each module trains on the first 128 latents of a window, at its own stride.
-For a first look, see docs/results/family.md.
+The paper reports 62.5 % for phones and 99.4 % for speakers on 100 hours of LibriSpeech, against
+64.9 and 99.6 % for its own CPC (from memory, second-hand). Here, all latents of two windows are
+negatives instead of 10, scores are cosines, the width is 128, and each module trains on the first
+128 latents of a window at its own stride. For a first look, see docs/results/family.md.
 """
 
 from configs import audio_voices
 
 
 def get_config():
-    """Return the demo with the paper's encoder: five convolutions and the context are modules."""
+    """Return the demo with the paper's encoder, and five convolutions and a context as modules."""
     c = audio_voices.every_offset()
     c.model.encoder = "conv"
     c.model.norm = "layer"

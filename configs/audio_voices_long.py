@@ -11,7 +11,7 @@ from configs import audio_voices
 
 
 def get_config():
-    """Return longer training by Adam, with negatives of two windows."""
+    """Return longer training with Adam, and negatives from two windows."""
     c = audio_voices.every_offset()
     c.num_steps = 8_000
     c.model.num_offsets, c.model.horizon = 6, 12

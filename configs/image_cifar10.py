@@ -1,10 +1,10 @@
-r"""CIFAR-10: 8-pixel color patches of 32-pixel images, a ResNet-18 without pooling.
+r"""CIFAR-10 with a ResNet-18 without pooling on 8-pixel color patches of 32-pixel images.
 
 cpc train --config image_cifar10 --workdir runs/cifar10 \
     --config.data.path=$HOME/tensorflow_datasets
 
-Prepare the data once with `tfds build cifar10 --file_format=array_record`. For a GPU; not measured
-here, because the dataset was not available.
+Prepare the data once with `tfds build cifar10 --file_format=array_record`. Sized for a GPU. Results
+have not been measured, because the dataset was not available.
 """
 
 from configs import image

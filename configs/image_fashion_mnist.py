@@ -1,4 +1,4 @@
-"""CPC on Fashion-MNIST, from its Debian package: patches whose rows replace time, a linear probe.
+"""CPC on Fashion-MNIST, from its Debian package, where rows of patches replace time.
 
 cpc train --config image_fashion_mnist --workdir runs/fashion
 cpc probe --workdir runs/fashion --task few_labels
@@ -11,7 +11,7 @@ from configs import image
 
 
 def get_config():
-    """Return the default patches of 8 pixels and small network, trained by Muon."""
+    """Return the default patches of 8 pixels and small network, trained with Muon."""
     c = image.get_config()
     c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/results/images.md)
     c.optim.learning_rate = 5e-3

@@ -3,18 +3,18 @@ r"""ImageNet as in section 3.2 of van den Oord et al. (2018), Tables 3 and 4.
 cpc train --config image_imagenet --workdir runs/imagenet \
     --config.data.path=$HOME/tensorflow_datasets
 
-Grey crops of 256 from 300 pixels, 7x7 patches of 64 (a random 60 of each, padded back), the first
-three stages of ResNet-101 without norm, 32 devices with 16 images each. The paper: 48.7 % top-1,
-73.6 % top-5, linear on mean-pooled z. Prepare the data once, from image-net.org's archives, with
-`tfds build imagenet2012 --file_format=array_record`. For a pod; not measured here, because the
-dataset was not available.
+Trains on grey crops of 256 from 300 pixels, in 7x7 patches of 64 (random crops of 60, padded back),
+with the first three stages of ResNet-101 without norm, on 32 devices with 16 images each. The paper
+reports 48.7 % top-1 and 73.6 % top-5 for a linear probe of mean-pooled z. Prepare the data once,
+from image-net.org's archives, with `tfds build imagenet2012 --file_format=array_record`. Sized for
+a pod. Results have not been measured, because the dataset was not available.
 """
 
 from configs import image
 
 
 def get_config():
-    """Return the paper's settings; values that it leaves open are marked."""
+    """Return the paper's settings, with a mark at values that the paper leaves open."""
     c = image.get_config()
     c.num_steps = 300_000  # open
     c.log_every = 100

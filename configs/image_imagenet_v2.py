@@ -3,18 +3,18 @@ r"""ImageNet as in CPC v2 (Hénaff et al. 2019), the strongest published form.
 cpc train --config image_imagenet_v2 --workdir runs/imagenet_v2 \
     --config.data.path=$HOME/tensorflow_datasets
 
-A widened ResNet-161 with layer norm, 6x6 patches of 80 pixels from a 260-pixel crop, four
-directions, targets of 64 dimensions, patch augmentation. The paper: 71.5 % top-1, linear on
-mean-pooled z. Prepare the data once, from image-net.org's archives, with
-`tfds build imagenet2012 --file_format=array_record`. For a pod; not measured here, because the
-dataset was not available.
+Trains a widened ResNet-161 with layer norm on 6x6 patches of 80 pixels from a 260-pixel crop, with
+four directions, targets of 64 dimensions, and patch augmentation. The paper reports 71.5 % top-1
+for a linear probe of mean-pooled z. Prepare the data once, from image-net.org's archives, with
+`tfds build imagenet2012 --file_format=array_record`. Sized for a pod. Results have not been
+measured, because the dataset was not available.
 """
 
 from configs import image_imagenet
 
 
 def get_config():
-    """Return the published settings; strengths of the augmentation are our choice."""
+    """Return the published settings, except that we choose the strengths of the augmentation."""
     c = image_imagenet.get_config()
     c.augment.crop = 260
     c.augment.grey = False
@@ -31,7 +31,7 @@ def get_config():
     c.model.stages = 0
     c.model.norm = "layer"
     c.model.directions = ("down", "up", "right", "left")
-    c.model.num_offsets = 3  # 3 to 5: the two that share pixels are skipped
+    c.model.num_offsets = 3  # offsets 3 to 5, without the two that share pixels
     c.model.target_width = 64
     c.negatives.shards = 1
     c.optim.learning_rate = 4e-4

@@ -3,17 +3,18 @@ r"""STL-10 as Greedy InfoMax trains it (Löwe et al. 2019, one module): the best
 cpc train --config image_stl10 --workdir runs/stl10 \
     --config.data.path=$HOME/tensorflow_datasets
 
-Grey crops of 64 pixels, a 7x7 grid of 16-pixel patches, ResNet-50, 16 negatives, 300 epochs in
-batches of 32 over the 105,000 training and unlabelled images. The paper: 80.5 % linear probe
-accuracy on the test set. Prepare the data once with `tfds build stl10 --file_format=array_record`.
-For a GPU; not measured here, because the dataset was not available.
+Trains a ResNet-50 on grey crops of 64 pixels, in a 7x7 grid of 16-pixel patches, with 16 negatives,
+for 300 epochs of the 105,000 training and unlabelled images in batches of 32. The paper reports a
+linear probe accuracy of 80.5 % on the test set. Prepare the data once with
+`tfds build stl10 --file_format=array_record`. Sized for a GPU. Results have not been measured,
+because the dataset was not available.
 """
 
 from configs import image
 
 
 def get_config():
-    """Return the paper's settings; its 5 rows are offsets 2 to 6, since offset 1 shares pixels."""
+    """Return the paper's settings, where 5 rows are offsets 2 to 6, as offset 1 shares pixels."""
     c = image.get_config()
     c.num_steps = 300 * 105_000 // 32
     c.log_every = 100

@@ -1,4 +1,4 @@
-"""Definition of config keys, each with default, meaning and range."""
+"""Definition of config keys, with their defaults, help texts and ranges."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 
 class Key(NamedTuple):
-    """A config key; its values have the type of the default.
+    """A config key, whose values have the type of the default.
 
     If the value is a tuple, limits and words apply to each entry.
     """
@@ -23,11 +23,11 @@ class Key(NamedTuple):
     below: float | None = None
     """Exclusive upper limit."""
     words: tuple[Any, ...] = ()
-    """Allowed values; (): any."""
+    """Allowed values, or () for no restriction."""
     is_path: bool = False
-    """Whether it is a local path, of which published records contain only the last part."""
+    """Whether the value is a local path, which published records reduce to its last component."""
     sources: tuple[str, ...] = ()
-    """Values of `data.source` that use the key; (): all. The others require the default."""
+    """Values of `data.source` that use the key, or () for all. Others require the default."""
 
 
 #: Keys by name, in sections.

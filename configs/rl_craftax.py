@@ -3,9 +3,9 @@
     pip install 'cpc-jax[craftax]'
     cpc train --config rl_craftax --workdir runs/craftax
 
-PPO settings follow the recurrent baseline of Matthews et al. (2024), from memory. Not trained for
-lack of a GPU; two updates of a small version ran on a CPU. Each episode start generates a world, so
-64 start per step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` disables CPC.
+PPO settings follow the recurrent baseline of Matthews et al. (2024), from memory. For lack of a
+GPU, only two updates of a small version ran, on a CPU. Each new episode generates a world, so only
+64 are generated per step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` disables CPC.
 """
 
 from configs import rl

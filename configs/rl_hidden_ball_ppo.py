@@ -1,4 +1,4 @@
-"""The hidden ball with PPO and recurrent minibatches: whole environments, with stored memories.
+"""The hidden ball with PPO, where minibatches are whole environments with stored memories.
 
 cpc train --config rl_hidden_ball_ppo --workdir runs/ball-ppo
 """

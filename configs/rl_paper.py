@@ -1,12 +1,12 @@
-"""The agent of the paper's section 3.4: A2C, RMSProp, an LSTM, 30 steps ahead in unrolls of 100.
+"""The agent in section 3.4 of the paper, an LSTM that predicts 30 steps ahead (A2C, RMSProp).
 
     pip install 'cpc-jax[craftax]'
     cpc train --config rl_paper --workdir runs/paper-agent
 
-The paper's DeepMind Lab levels are not in JAX; here the agent plays Craftax-Classic from pixels,
-whose episodes are as long. The paper uses the baseline's network and samples the learning rate, the
-entropy weight and RMSProp's epsilon at random, so widths and values here are ours. Not trained for
-lack of a GPU; a small version ran on the T-maze.
+The paper's DeepMind Lab levels are not in JAX. Here, the agent plays Craftax-Classic from pixels,
+whose episodes are as long, in unrolls of 100 steps. The paper uses the baseline's network and
+samples the learning rate, the entropy weight and RMSProp's epsilon at random, so we choose widths
+and values. For lack of a GPU, only a small version ran, on the T-maze.
 """
 
 from configs import rl_craftax

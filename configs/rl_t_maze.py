@@ -1,4 +1,4 @@
-"""A T-maze from pixels: the turn at its end is worth 1 with memory of the cue, one half without.
+"""A T-maze from pixels, whose final turn is worth 1 with memory of the cue, and 1/2 without.
 
     cpc train --config rl_t_maze --workdir runs/t_maze
 
@@ -9,7 +9,7 @@ from configs import rl
 
 
 def get_config():
-    """Return A2C with convolutions and a GRU; the cue reappears, so that CPC can predict it."""
+    """Return A2C with convolutions and a GRU in a maze where the cue reappears."""
     c = rl.get_config()
     c.num_env_steps = 200_000
     c.environment.name = "t_maze:seen_again"

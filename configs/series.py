@@ -9,34 +9,36 @@ KEYS = {
     **defaults.RUN,
     "data": {
         "source": Key(
-            "ar1", "files, or synthetic: channels that each follow an AR(1) process",
+            "ar1", "source of the data: files, or synthetic AR(1) processes as channels (ar1)",
             words=("files", "ar1")),
         "path": Key(
             "", "files: a file, or a folder with files at any depth",
             is_path=True, sources=("files",)),
         "channels": Key(
-            1, "channels per step; files with another number are skipped", low=1, high=MAX_WIDTH),
-        "rate_hz": Key(0.0, "steps per second, for the times of features; 0: unknown", low=0),
+            1, "number of channels per step; files with another number are skipped",
+            low=1, high=MAX_WIDTH),
+        "rate_hz": Key(
+            0.0, "number of steps per second, for the times of features, or 0 if unknown", low=0),
         "standardize": Key(
             True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"),
         "step_label": Key(
             "", "column (csv, parquet) or array (npz) with a label for each step",
             sources=("files",)),
         "file_label": Key(
-            "none", "label of a file: the name of its folder (folder), or from file_labels (table)",
-            words=("none", "folder", "table")),
+            "none", "label of a file: none, its folder's name (folder), or a label in file_labels "
+            "(table)", words=("none", "folder", "table")),
         "file_labels": Key(
-            "", "table: csv of lines name,label; names with ending or without",
+            "", "table: csv file with lines name,label, where names may omit the file ending",
             is_path=True, sources=("files",)),
         "group_level": Key(
-            0, "files: which directory level below path names the group, such as a subject, that "
-            "is never split between training and test; 0: each file is its own group",
+            0, "files: directory level below path that names groups to keep within training or "
+            "test, such as subjects, or 0 to make each file a group",
             low=0, high=100, sources=("files",)),
         "train_list": Key(
-            "", "file of names of training files, or of their folders, one per line; without "
-            "lists groups are drawn", is_path=True, sources=("files",)),
+            "", "text file with one training file or folder per line; without lists, groups are "
+            "drawn at random", is_path=True, sources=("files",)),
         "test_list": Key(
-            "", "file of names of test files or folders, one per line",
+            "", "text file with one test file or folder per line",
             is_path=True, sources=("files",)),
         "test_fraction": Key(
             0.15, "fraction of groups to test on; a single file is tested on its last part",
@@ -56,34 +58,35 @@ KEYS = {
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
         "context": Key("gru", "context network", words=("gru", "lstm", "conv", "transformer")),
         "context_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
-        "context_layers": Key(1, "layers of the context network", low=1, high=MAX_LAYERS),
-        "num_offsets": Key(
-            8, "number of latents ahead that are predicted", low=1, high=MAX_OFFSETS),
+        "context_layers": Key(
+            1, "number of layers in the context network", low=1, high=MAX_LAYERS),
+        "num_offsets": Key(8, "number of latents ahead to predict", low=1, high=MAX_OFFSETS),
         **defaults.PRECISION,
     },
     "loss": defaults.LOSS,
     "negatives": {
         **defaults.NEGATIVES,
         "rule": Key(
-            "auto", "which latents of the batch are negatives; auto: own_sequence for files from "
-            "few groups, otherwise batch", words=("auto", *defaults.NEGATIVES["rule"].words)),
+            "auto", "rule that admits latents of the batch as negatives; auto selects own_sequence "
+            "for files from few groups, otherwise batch",
+            words=("auto", *defaults.NEGATIVES["rule"].words)),
         "overlap": Key(
-            False, "whether windows that share some steps may be negatives of each other"),
+            False, "whether overlapping windows may contain negatives of each other"),
     },
     "optim": defaults.OPTIM,
     "evaluate": {
         "num_windows": Key(
-            256, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30),
+            256, "number of held-out windows for the bound, or 0 for none", low=0, high=2**30),
     },
     "probe": {
         "tasks": Key(
-            ("steps",), "labels that are predicted from the features", words=("steps", "files")),
+            ("steps",), "labels to predict from the features", words=("steps", "files")),
         "features": Key(
             ("c", "z", "raw", "random c"), "features of the run, of an untrained network (random), "
             "and the input itself (raw)", words=("c", "z", "raw", "random c", "random z")),
         "leave_one_out": Key(
-            False, "whether probes are also tested on each group of data.group_level, or file, and "
-            "fitted on all others; the network itself was trained on the training groups"),
+            False, "whether to also test probes on each group (or file) after fitting them on all "
+            "other groups; the network itself is only trained on the training groups"),
         **defaults.PROBE,
     },
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""An AR(1) process with information in closed form; takes seconds on a laptop.
+"""An AR(1) process with information in closed form, which trains in seconds on a laptop.
 
     cpc train --config series_ar1 --workdir runs/ar1
 
 In a Gaussian process with correlation r between neighbouring steps, the past has -log(1 - r^(2k)) /
-2 nats of information about the step k ahead; the page shows this next to the bound.
+2 nats of information about the step k ahead. The page shows this value next to the bound.
 """
 
 from configs import series

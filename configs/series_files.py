@@ -3,10 +3,10 @@
     cpc train --config series_files --workdir runs/mine \
         --config.data.path=/my/files --config.data.channels=3 --config.data.rate_hz=250
 
-Each file is a sequence (time, channels); folders are read at any depth. Optional labels are per
+Each file is a sequence (time, channels). Folders are read at any depth. Optional labels are per
 step (--config.data.step_label=stage --config.probe.tasks="('steps',)") or per file
-(--config.data.file_label=folder --config.probe.tasks="('files',)"). Sized for a few hours of data
-at 100 to 500 Hz, on a laptop.
+(--config.data.file_label=folder --config.probe.tasks="('files',)"). The sizes suit a few hours of
+data at 100 to 500 Hz on a laptop.
 """
 
 from configs import series

@@ -3,11 +3,12 @@ r"""The paper's sentence model (section 3.3) on your own text, such as the BookC
 cpc train --config text_bookcorpus --workdir runs/books \
     --config.data.path=/my/books
 
-Latents and contexts of width 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the
-paper's 8 GPUs, each with its own negatives. The paper gives neither the width of embeddings and
-convolution nor the vocabulary size: 620 and 20,000 come from skip-thought vectors (Kiros et al.
-2015), which it follows. Files have one sentence per line, as in the BookCorpus; a folder of prose
-needs --config.data.form=prose. For accelerators; never run to the end.
+Latents and contexts of width 2,400 predict three sentences ahead, with Adam at 2e-4 and 8 x 64
+sequences, as on the paper's 8 GPUs, each with its own negatives. The paper gives neither the width
+of embeddings and convolution nor the vocabulary size. We use 620 and 20,000, from skip-thought
+vectors (Kiros et al. 2015), which the paper follows. Files have one sentence per line, as in the
+BookCorpus. A folder of prose needs --config.data.form=prose. Sized for accelerators, and never run
+to the end.
 """
 
 from configs import text

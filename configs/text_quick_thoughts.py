@@ -1,12 +1,12 @@
-"""Quick-Thoughts (Logeswaran and Lee 2018) from the parts of CPC; takes minutes.
+"""Quick-Thoughts (Logeswaran and Lee 2018), built from components of CPC in minutes of training.
 
 cpc train --config text_quick_thoughts --workdir runs/quick_thoughts
 
-Two encoders without a context: f of a sentence finds g of the next one and, as a second direction,
-of the previous one, among all sentences of the batch, by dot products. The sentence itself is not a
-candidate; the authors' code keeps it with score 0, as --config.negatives.choose=with_zero does.
-Their encoders are bidirectional GRUs of width 600 over the sentences of one book; ours are
-convolutions.
+There are two encoders f and g, and no context. By dot products, f of a sentence finds g of the next
+sentence and, as a second direction, of the previous sentence, among all sentences in the batch. The
+sentence itself is not a candidate, but the authors' code keeps it with score 0, as
+--config.negatives.choose=with_zero does. Their encoders are bidirectional GRUs of width 600 over
+the sentences of one book, while ours are convolutions.
 """
 
 from configs import text_sentences

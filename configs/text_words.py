@@ -20,5 +20,5 @@ from configs.words import KEYS
 
 
 def get_config():
-    """Return settings that take minutes on two cores."""
+    """Return the default settings, which take minutes on two cores."""
     return make_config(KEYS)

@@ -29,6 +29,6 @@ def _repair_process():
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-if sys.argv[0] == "-m":  # a command's imports take seconds, during which Ctrl-C may come
+if sys.argv[0] == "-m":  # imports take seconds, during which the user may press Ctrl-C
     sys.excepthook = _report_interrupt
     _repair_process()

@@ -1,11 +1,12 @@
-r"""Compute the ABX errors of features in a folder by a ZeroSpeech item file, as zrc-abx2 does.
+r"""Compute ABX errors of the features in a folder from a ZeroSpeech item file, as zrc-abx2 does.
 
     cpc embed --workdir runs/voices --input /my/recordings --output features/
     cpc abx --features features/ --items dev-clean.item --lose_last_frame
 
-Features are .npy files (frames, width) at any depth, one per recording; the item file names them
-without folder and suffix. Prints the errors within and across speakers, for phones in the same
-context and in any context. The time between frames is read from times.json; the default is 10 ms.
+The folder contains one .npy file (frames, width) per recording, at any depth. The item file refers
+to each by its name without folder and suffix. Prints the errors within and across speakers, for
+phones in the same context and in any context. The time between frames is read from times.json and
+is 10 ms if that file does not exist.
 """
 
 import itertools
@@ -34,7 +35,7 @@ def run(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> list[Score]:
-    """Compute, print and return the errors for which the items have triples."""
+    """Compute, print and return the ABX errors in all settings for which the items have triples."""
     if not (features and items):
         raise UserError(
             "--features and --items are required, e.g. --features features/ --items dev.item"
@@ -78,7 +79,7 @@ def run(
 
 
 def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray]:
-    """Return the named .npy arrays in a folder."""
+    """Return the .npy arrays in a folder whose file names, without suffix, are in `names`."""
     paths: dict[str, pathlib.Path] = {}
     for path in sorted(folder.rglob("*.npy")):
         if path.stem in names:
@@ -87,7 +88,8 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
                 raise UserError(f"{first} and {path} have the same name: remove or rename one")
     if not paths:
         raise UserError(
-            f"{folder} has no features of the items, such as {min(names)}.npy: pass their folder"
+            f"{folder} has no features of the items, such as {min(names)}.npy: "
+            "set --features to the folder that contains them"
         )
     found = {}
     for name, path in paths.items():
@@ -98,7 +100,7 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
             raise UserError(f"cannot read the features {path}: {error}") from error
         if array.ndim != 2 or array.dtype.kind != "f":
             raise UserError(
-                f"{path} is not an array (frames, width) of floats: embed its recording again"
+                f"{path} must contain floats of shape (frames, width): embed its recording again"
             )
         is_bad = ~np.isfinite(array).all(axis=1)
         if is_bad.any():
@@ -108,14 +110,17 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
 
 
 def frame_seconds(folder: pathlib.Path) -> float:
-    """Return the seconds between frames, from times.json of `experiments.embed` if it exists."""
+    """Return the time between frames in seconds.
+
+    It is read from times.json, which `experiments.embed` writes, and defaults to `FRAME_SECONDS`.
+    """
     path = folder / "times.json"
     if not path.exists():
         return FRAME_SECONDS
     content = read_json(path)
     seconds = content.get("frame_seconds") if isinstance(content, dict) else None
     if not isinstance(seconds, float) or not 0 < seconds < float("inf"):
-        raise UserError(f"{path} lacks a valid frame_seconds: embed again, or remove the file")
+        raise UserError(f"{path} has no valid frame_seconds: embed again, or remove the file")
     return seconds
 
 
@@ -123,18 +128,18 @@ if __name__ == "__main__":
     FEATURES = flags.DEFINE_string("features", None, "Folder of .npy files.")
     ITEMS = flags.DEFINE_string("items", None, "Item file.")
     DISTANCE = flags.DEFINE_enum(
-        "distance", "angular", ("angular", "euclidean"), "Distance of frames with unit norm."
+        "distance", "angular", ("angular", "euclidean"), "Distance between frames of unit norm."
     )
     LOSE = flags.DEFINE_bool(
-        "lose_last_frame", False, "Drop the last frame of each token, as zrc-abx2 and Libri-light."
+        "lose_last_frame", False, "Drop each token's last frame, as zrc-abx2 and Libri-light do."
     )
     TOKENS = flags.DEFINE_integer(
-        "max_tokens", 10, "Maximum number of tokens of a phone in a cell.", lower_bound=2
+        "max_tokens", 10, "Maximum number of tokens per phone in a cell.", lower_bound=2
     )
     SPEAKERS = flags.DEFINE_integer(
         "max_speakers", 5, "Maximum number of speakers of X for each A.", lower_bound=1
     )
-    SEED = flags.DEFINE_integer("seed", 3459, "Seed of the draws. Default: as in zrc-abx2.")
+    SEED = flags.DEFINE_integer("seed", 3459, "Random seed; zrc-abx2 uses the same default.")
 
     def main() -> None:
         """Start the device and compute the errors."""

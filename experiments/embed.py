@@ -2,16 +2,17 @@ r"""Compute features of recordings, images, series or texts with the model of a 
 
     cpc embed --workdir runs/voices --input /my/recordings --output features.npz
 
---input is a file or a folder; recordings may have any length, rate and number of channels. --output
-is .npz (name -> array, and times_seconds; a file of that name becomes times_seconds.features),
-.arrow (one row per file), or a folder (one .npy per file, (frames, width), in the tree of the
-input, as ABX tools expect; times.json contains the time between frames and the middle of the
-first). --workdir may also be an exported folder.
+--input is a file or a folder. Recordings may have any length, sample rate and number of channels.
+The suffix of --output selects the format. An .npz file contains one array per input file and the
+array times_seconds; an input of that name is stored as times_seconds.features. An .arrow file
+contains one row per input file. A folder contains one .npy (frames, width) per input file, in the
+directory tree of the input, as ABX tools expect; its times.json contains the time between frames
+and the middle of the first frame. --workdir may also be an exported folder.
 
 --features names layers: z1, z2, ... of the encoder (z1 of audio has a frame every 5 samples), c1,
 ... of the context network, z for the last z layer and c for the last c layer; a stage of a ResNet
 counts as a layer. A list such as z1,z2,c, or all, writes several layers in one pass, under the
-names z1/NAME, z2/NAME, .... codes are the code indices of quantized latents, as one column.
+names z1/NAME, z2/NAME, .... codes selects the code indices of quantized latents, as one column.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ TIMES = "times_seconds"
 
 #: Function write(name, features by layer).
 Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
-#: Seconds between the frames of each layer; None if rows are not times.
+#: Seconds between the frames of each layer, or None if rows are not frames in time.
 Seconds: TypeAlias = Mapping[str, float] | None
 
 
@@ -69,7 +70,7 @@ def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterato
 
 
 def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
-    """Return the prefix of the names of each layer, "" for a single layer.
+    """Return the name prefix of each layer, which is "" if there is a single layer.
 
     >>> prefix_layers(["c"]), prefix_layers(["z1", "c"])
     ({'c': ''}, {'z1': 'z1/', 'c': 'c/'})
@@ -79,7 +80,7 @@ def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Write one array per file and layer, and the middles of frames under `times_seconds`."""
+    """Write one array per file and layer, and the midpoints of frames as `times_seconds`."""
     longest = dict.fromkeys(layers, 0)
     prefixes = prefix_layers(layers)
     with zipfile.ZipFile(path, "w") as archive:
@@ -101,12 +102,15 @@ def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> It
 
 @contextlib.contextmanager
 def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Write rows of name, features (a list of vectors, row-major for images) and times."""
+    """Write one row per file, with its name, features and times.
+
+    Features are a list of vectors, in row-major order for images.
+    """
     try:
         import pyarrow as pa
     except ImportError as error:
         raise UserError(
-            "an .arrow --output needs pyarrow: pip install pyarrow, or choose .npz"
+            "an .arrow --output needs pyarrow: pip install pyarrow, or choose an .npz --output"
         ) from error
     with contextlib.ExitStack() as stack:
         writer: Any = None
@@ -134,7 +138,7 @@ def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> 
 
 
 def frame_times(num: int, frame_seconds: float) -> np.ndarray:
-    """Return the middles of frames in seconds.
+    """Return the midpoint of each frame in seconds.
 
     >>> frame_times(3, 0.01).tolist()
     [0.005, 0.015, 0.025]
@@ -179,7 +183,7 @@ def run(
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
-    """Return the layer names in a comma-separated list; "all" gives each numbered layer."""
+    """Return the layer names in a comma-separated list, where "all" selects all numbered layers."""
     known = models.layer_depths(module)
     if features == "all":
         return tuple(name for name in known if name not in ("z", "c"))
@@ -192,10 +196,12 @@ def parse_layers(features: str, module: Any) -> tuple[str, ...]:
 
 
 def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
-    """Return the function from quantized latents (t, d) to code indices (t, 1)."""
+    """Return a function that maps quantized latents (t, d) to code indices (t, 1)."""
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
-        raise UserError("--features codes needs quantized latents, which the model lacks: choose c")
+        raise UserError(
+            "--features codes needs a model with quantized latents: set other --features, e.g. c"
+        )
     own = models.part_of(pretrained.variables, "encoder")
     return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)), np.float32)[:, None]
 
@@ -207,7 +213,7 @@ def write_all(
     root: pathlib.Path,
     say: Callable[[str], Any],
 ) -> None:
-    """Write the features of all files; report progress and skipped files."""
+    """Write the features of all files, and report progress and skipped files."""
     total, unit = embedding.total, embedding.unit
     begin = last = time.perf_counter()
     done, count = 0.0, 0
@@ -236,7 +242,7 @@ if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "File, or folder with files at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "Output: features.npz, features.arrow or folder/.")
     LAYER = flags.DEFINE_string(
-        "features", "c", "c (contexts), z (latents), layers such as z1,z2,c, all layers, or codes."
+        "features", "c", "c (contexts), z (latents), codes, all, or layers such as z1,z2,c."
     )
     STEP = cli.define_step()
     cli.run(

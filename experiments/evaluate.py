@@ -1,16 +1,17 @@
-r"""Evaluate released audio weights by all audio probes, next to MFCC and an untrained network.
+r"""Evaluate pretrained audio weights with all audio probes, next to MFCC and an untrained network.
 
     cpc evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
         --phones labels.txt --items dev-clean.item --workdir runs/60k
 
---checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt from its hub or from training, which
-needs torch; or .npz or .safetensors with its state dict), an exported folder, or a run. --data is a
-folder of recordings; --phones is an alignment of some of them, for phones, ctc and abx; --items is
-a ZeroSpeech item file, for abx. By default all possible tasks are evaluated, including speakers if
-there are at least two. Recordings are scaled to the loudness of the training data; for CPC_audio
-they are unchanged. --layer c1 evaluates the first layer of the context instead of the last.
---data.key=value and --probe.key=value set further keys, as for `cpc probe`; published ABX errors
-use --probe.lose_last_frame=True. The same command again adds missing tasks and rewrites the page.
+--checkpoint is an exported folder, a run, or a checkpoint of facebookresearch/CPC_audio. The latter
+is a .pt file from its hub or from training, which needs torch, or an .npz or .safetensors file with
+its state dict. --data is a folder of recordings. --phones is an alignment of some of them, which
+the tasks phones, ctc and abx use. --items is a ZeroSpeech item file for abx. By default all
+possible tasks are evaluated, including speakers if there are at least two. Recordings are scaled to
+the loudness of the training data, or unchanged for CPC_audio. --layer c1 evaluates the first layer
+of the context network instead of the last. --data.key=value and --probe.key=value set further keys,
+as for `cpc probe`; published ABX errors use --probe.lose_last_frame=True. The same command again
+adds missing tasks and rewrites the page.
 """
 
 import pathlib
@@ -100,7 +101,7 @@ def run(
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
-    """Return an audio model whose c is the output of a layer."""
+    """Return an audio model whose context c is the output of `layer`."""
     path = pathlib.Path(checkpoint).expanduser()
     if path.is_dir():
         pretrained = read_model(path, None)
@@ -116,7 +117,10 @@ def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
 
 
 def config_of(pretrained: models.Pretrained) -> Config:
-    """Return the config that trained a model, or else one with its network and window."""
+    """Return the config that trained a model.
+
+    If none is recorded, the network and the window length are set to those of the model.
+    """
     recorded = pretrained.about.get("config")
     module: Any = pretrained.module
     encoder, context = module.encoder, module.context
@@ -139,7 +143,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
 
 
 def load(config: Config, pretrained: models.Pretrained) -> AudioData:
-    """Return the recordings, at the loudness that the model was trained on."""
+    """Return the recordings, scaled to the loudness of the model's training data."""
     if pretrained.input["sample_rate_hz"] != audio.describe_input(config)["sample_rate_hz"]:
         rate = pretrained.input["sample_rate_hz"]
         raise UserError(f"--checkpoint must take recordings at 16,000 Hz (got {rate} Hz)")
@@ -149,7 +153,7 @@ def load(config: Config, pretrained: models.Pretrained) -> AudioData:
 
 
 def possible(data: AudioData) -> tuple[str, ...]:
-    """Return the tasks that the data allow."""
+    """Return the tasks for which the data have labels."""
     found = (
         *(("phones", "ctc") if data.phones else ()),
         *(("speakers",) if len({*data.train.speakers}) > 1 else ()),
@@ -164,7 +168,10 @@ def possible(data: AudioData) -> tuple[str, ...]:
 
 
 def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.Pretrained) -> None:
-    """Record the evaluated weights; refuse a directory of other weights or of a run."""
+    """Record the identity of the evaluated weights in a directory.
+
+    Raises UserError if the directory is a run directory or has scores of other weights.
+    """
     leaves, _ = jax.tree.flatten(pretrained.variables)
     known = {
         "checkpoint": pathlib.Path(checkpoint).expanduser().resolve().name,
@@ -179,12 +186,12 @@ def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.P
         raise UserError(f"{path} is a run directory: choose another --workdir")
     if found is not None and {**found, "checkpoint": ""} != {**known, "checkpoint": ""}:
         other = f"{found.get('checkpoint')}, layer {found.get('layer')}"
-        raise UserError(f"{path} has scores of {other}, not of these: choose another --workdir")
+        raise UserError(f"{path} has scores of other weights ({other}): choose another --workdir")
     write_sealed(path / RECORD, known, is_durable=True)
 
 
 def weights_section(run: Run) -> Section | None:
-    """Return the section on the evaluated weights."""
+    """Return the page section on the evaluated weights, or None if none are recorded."""
     found = read_object(run.workdir / RECORD, [])
     if found is None:
         return None

@@ -44,7 +44,7 @@ PULLED = [
         "process_*[0-9]", "commit_success.txt", "late-metric.json", 32 * "[0-9a-f]",
     )),
 ]  # fmt: skip
-#: Hidden parts and "..", drives of Windows, and subfolders that a run lacks.
+#: Hidden files and "..", Windows drives, and subfolders that no run directory has.
 NOT_PULLED = [
     ".*", "*/.*", "*:*",
     *(f"{folder}/*/*" for folder in ("augmentation", "exported", "figures", "probes")),
@@ -56,14 +56,14 @@ def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> st
     step = read_run(workdir).step
     for path in workdir.rglob("*"):
         if path.is_symlink():
-            raise UserError(f"{path} is a link, perhaps to private files: remove it")
+            raise UserError(f"{path} is a link, perhaps to private files: remove the link")
     with lock.hold(workdir):
         url = api.create_repo(name, private=not public, exist_ok=True)
         api.upload_folder(
             repo_id=name,
             folder_path=workdir,
             ignore_patterns=NOT_PUSHED,
-            delete_patterns=["*"],  # files of an earlier push that are gone
+            delete_patterns=["*"],  # remove files of earlier pushes that no longer exist
             commit_message=f"Step {step}",
         )
         card = workdir / "exported" / CARD
@@ -73,7 +73,7 @@ def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> st
 
 
 def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
-    """Download a repository as a run directory, atomically; return the files not fetched."""
+    """Download a repository as a run directory, atomically, and return the files not fetched."""
     if workdir.exists():
         raise UserError(f"{workdir} already exists: choose another directory for the run")
     revision = api.model_info(name).sha
@@ -92,7 +92,7 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
         found = {path.relative_to(fetched).as_posix() for path in fetched.rglob("*")}
         if "config.json" not in found:
             raise UserError(
-                f"{name} is not a run (it lacks config.json): choose a repository of one"
+                f"{name} is not a run (it has no config.json): choose a repository with a run"
             )
         read_run(fetched)
         fetched.rename(workdir)
@@ -112,7 +112,7 @@ def connect() -> Iterator[Any]:
     except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"the hub refuses the request ({reason}): check the name, and run hf auth login"
+            f"the hub refuses the request ({reason}): check owner/name, and run hf auth login"
         ) from error
     except errors.HFValidationError as error:
         raise UserError(f"{error}: name the repository owner/name") from error

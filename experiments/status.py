@@ -3,13 +3,14 @@
     cpc status runs
     cpc status runs --watch 5
 
-nats is the strict bound at the last evaluation, averaged over the offsets k that are neither
-saturated nor share input with the context, or else at the furthest; without a bound, it is an
-estimate (marked). score is the first one of learned features, with its name unless it is an
-accuracy, and an arrow if lower is better. A run records its state: running, finished (training,
-probes and report), stopped (saved; it can be resumed), failed (ended by an error) or audited (by
---audit, without training). A running run whose process is gone is dead, cells of a sweep are
-waiting until they start, and a run without read permission is unreadable.
+The column nats contains the strict bound at the last evaluation. It is averaged over the offsets k
+that are neither saturated nor share input with the context, or is the bound at the furthest offset
+if there are none. Without a bound, the column contains an estimate, marked as such. The column
+score contains the first score of learned features, with its name unless it is an accuracy, and an
+arrow if lower is better. A run records its state: running, finished (training, probes and report),
+stopped (saved, so that it can be resumed), failed (ended by an error) or audited (by --audit,
+without training). A running run whose process is gone is dead, cells of a sweep are waiting until
+they start, and a run without read permission is unreadable.
 """
 
 import math
@@ -31,7 +32,7 @@ from cpc.types import UserError
 from experiments.command import cli, lock
 from experiments.command.run_dir import STATE, read_state
 
-#: A run on another machine, whose lock cannot be tested here, is dead after this time.
+#: A run on another machine, whose lock cannot be tested, is dead after this time without updates.
 PATIENCE_SECONDS = 1800
 #: File with the options and step of the probes fitted by the training command, the data of their
 #: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
@@ -42,7 +43,7 @@ STATES = ("finished", "running", "stopped", "waiting", "audited", "dead", "faile
 
 
 class Status(NamedTuple):
-    """The state of a run; None for an unknown value."""
+    """The state of a run. Unknown values are None."""
 
     name: str
     state: str
@@ -50,7 +51,7 @@ class Status(NamedTuple):
     num_steps: int | None = None
     steps_per_second: float | None = None
     information: Score | None = None
-    """log N - L in nats; its method says whether it is a bound."""
+    """log N - L in nats, whose method is "bound" or "estimate"."""
     score: Row | None = None
     """The first score of learned features, preferably by a linear probe."""
     problem: str = ""
@@ -96,7 +97,7 @@ def find_runs(
 
 
 def read(path: pathlib.Path) -> dict:
-    """Return the JSON object in a file; {} without one."""
+    """Return the JSON object in a file, or {} if there is none."""
     return read_object(path, []) or {}
 
 
@@ -157,7 +158,7 @@ def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
 
 
 def table(rows: Sequence[Status], width: int) -> str:
-    """Format the states of runs as aligned columns, cut at the right if too wide.
+    """Format the states of runs as aligned columns, with lines truncated to `width`.
 
     >>> score = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.5, None, None, None,
     ...     higher_is_better=False)
@@ -194,7 +195,7 @@ def cut(text: str, width: int) -> str:
 
 
 def score_text(score: Row | None) -> str:
-    """Format a score with unit, name (unless accuracy), and an arrow if lower is better."""
+    """Format a score with its unit, its name if not accuracy, and an arrow if lower is better."""
     if score is None:
         return ""
     metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
@@ -223,7 +224,7 @@ def describe(rows: Sequence[Status], width: int) -> str:
 
 
 def run(folders: Sequence[str], watch: float | None = None) -> None:
-    """Print the table of a folder, every `watch` seconds if given."""
+    """Print the table of a folder, and repeat this every `watch` seconds if `watch` is set."""
     if len(folders) != 1:
         raise UserError(f"cpc status takes one folder (got {len(folders)}): pass one, e.g. runs")
     root = pathlib.Path(folders[0]).expanduser()

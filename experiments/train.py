@@ -25,7 +25,7 @@ from experiments.training.problem import Dataset, Work
 
 
 def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool = False) -> None:
-    """Validate and train a config, evaluate it and write its page; resume an existing run."""
+    """Validate and train a config or resume its run, then evaluate it and write its page."""
     kind, pipeline = kinds.kind_of(config), kinds.pipeline_of(config)
     check_config(config, kind.KEYS)
     check_logger(config)
@@ -42,7 +42,7 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
         work = pipeline.make_work(kind, plan, data, folder, mesh)
         if only_audit:
             if work.audit is None:
-                raise UserError(f"--audit needs negatives (got kind {config.kind}): leave it out")
+                raise UserError(f"--audit needs negatives (got kind {config.kind}): remove --audit")
             work.audit()
             state = "audited"
         else:

@@ -1,1 +1,1 @@
-"""Benchmarks of time and memory: `cpc bench`."""
+"""Benchmarks of time and memory, for `cpc bench`."""

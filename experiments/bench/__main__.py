@@ -1,19 +1,19 @@
-r"""Measure the speed of training against the limits of the machine: a table, and JSON.
+r"""Measure the speed of training relative to the limits of the machine, as a table and JSON.
 
     cpc bench --config audio_voices --json bench.json
 
-Takes some minutes, on an otherwise idle machine. `make demo` sets the allocator; to compare with
-it, do the same:
+Takes some minutes, on an otherwise idle machine. `make demo` sets the allocator. To compare with
+`make demo`, set it as well:
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cpc bench
 
-`--part step --part input` measures only these parts; see --help. PyTorch is compared if it can be
-imported here or by the Python in $CPC_TORCH_PYTHON:
+`--part step --part input` measures only these parts. PyTorch is compared if it can be imported here
+or by the Python in $CPC_TORCH_PYTHON:
 
     CPC_TORCH_PYTHON=torchenv/bin/python cpc bench --part torch --part criterion
 
-Skip-gram is measured only with `--part text`, and compared with gensim if it can be imported here
-or by the Python in $CPC_GENSIM_PYTHON (downloads 50 MB of text and word pairs):
+Skip-gram is measured only with `--part text`, and compared with gensim if gensim can be imported
+here or by the Python in $CPC_GENSIM_PYTHON. This downloads 50 MB of text and word pairs:
 
     CPC_GENSIM_PYTHON=gensimenv/bin/python cpc bench --part text
 
@@ -45,7 +45,7 @@ PARTS = ("step", "input", "start", "torch", "criterion")
 PART = flags.DEFINE_multi_enum(
     "part", None, (*PARTS, "text"), "Part to measure. Default: all except text."
 )
-QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds, for a test; do not quote the figures.")
+QUICK = flags.DEFINE_bool("quick", False, "Use fewer rounds, for a test without valid figures.")
 
 
 def main(given: Config) -> None:
@@ -54,7 +54,7 @@ def main(given: Config) -> None:
     path = pathlib.Path(JSON.value) if JSON.value else None
     if path and not path.parent.is_dir():
         raise UserError(f"the folder of --json {path} does not exist: create {path.parent} first")
-    # Child processes need memory of the accelerator.
+    # Leave memory on the accelerator for child processes.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     mesh = cluster.start(cli.DEVICE.value)
     check_batch_size(config.data.batch_size, mesh)
@@ -99,7 +99,7 @@ def main(given: Config) -> None:
 def choose_config(given: Config) -> Config:
     """Return the config of --config or the demo, with synthetic sound if data are missing."""
     if cli.WORKDIR.value:
-        raise UserError("--workdir does not apply to the bench: pass a file with --json")
+        raise UserError("--workdir does not apply to the bench: set --json to a file instead")
     config = given or audio_voices.get_config()
     check_config(config, KEYS)
     if config.data.source == "voices" and not voices.is_prepared():

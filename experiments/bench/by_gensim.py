@@ -1,4 +1,4 @@
-"""Skip-gram by gensim, in a separate process without JAX and cpc."""
+"""Skip-gram in gensim, for a separate process without JAX and cpc."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from experiments.bench.timing import read_sizes
 
 
 def main() -> None:
-    """Train on a file of numbered words, one sentence per line; write vectors, print the rate."""
+    """Train on a file of word ids, one sentence per line, write vectors, and print the rate."""
     given = read_sizes()
     model = Word2Vec(
         vector_size=given["width"], window=given["reach"], negative=given["k"],

@@ -1,13 +1,14 @@
-"""The audio step and InfoNCE in careful PyTorch, doing the same work as ours.
+"""The audio step and InfoNCE in optimized PyTorch, with the same work as in cpc.
 
-The network of van den Oord et al. (2018), section 3.1, as in `cpc.models`: five strided
-convolutions with biases and ReLU and no norm, a GRU, one linear map per offset; cross-entropy over
-all latents of the batch, or of each of its groups; Adam. Zeros pad both sides of a layer's input,
-ours only the left: as many frames and operations, and no copy for torch.
+The network is the one in section 3.1 of van den Oord et al. (2018), as in `cpc.models`, with five
+strided convolutions with biases and ReLU and no norm, a GRU, and one linear map per offset. The
+loss is the cross-entropy over all latents of the batch, or of each of its shards, trained with
+Adam. Zeros pad both sides of a layer's input, which saves torch a copy; cpc pads only the left,
+with as many frames and operations.
 
     python -m experiments.bench.by_torch '{"case": "step", "width": 512, ...}'
 
-needs torch and nothing else of the project's dependencies. The bench runs it; it prints JSON.
+The bench runs this command, which prints JSON. It needs no dependency of the project except torch.
 """
 
 import json
@@ -22,7 +23,7 @@ KERNELS, STRIDES = (10, 8, 4, 4, 4), (5, 4, 2, 2, 2)
 
 
 class CPC(nn.Module):
-    """Encoder, context and predictors."""
+    """An encoder, a context network and linear predictors."""
 
     def __init__(self, width: int, context_width: int, num_offsets: int, num_shards: int):
         super().__init__()
@@ -40,18 +41,18 @@ class CPC(nn.Module):
         return self.encoder(x[:, None]).transpose(1, 2).contiguous()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a batch."""
+        """Return the loss for waveforms (b, s)."""
         z = self.encode(x)
         return self.criterion(z, self.context(z)[0])
 
     def criterion(self, z: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        """Return the loss of latents and contexts."""
+        """Return the loss for latents and contexts (b, t, d)."""
         predictions = self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1))
         return score(z, predictions, self.num_shards)
 
 
 def score(z: torch.Tensor, predictions: torch.Tensor, num_shards: int) -> torch.Tensor:
-    """Return the sum over offsets of the mean cross-entropy over the latents of a group."""
+    """Return the sum over offsets of the mean cross-entropy, with candidates in the same shard."""
     b, t, d = z.shape
     shape = (num_shards, -1, d) if num_shards > 1 else (-1, d)
     candidates = z.reshape(shape)
@@ -111,7 +112,7 @@ def time_step(sizes: dict) -> dict:
 
 
 def time_info_nce(sizes: dict) -> dict:
-    """Time value and gradient of the mean loss, with the diagonal as positives."""
+    """Time the value and gradient of the mean loss, with positives on the diagonal."""
     is_gpu = sizes["device"] == "gpu"
     device, dtype = ("cuda", torch.bfloat16) if is_gpu else ("cpu", torch.float32)
     n, d = sizes["n"], sizes["d"]
@@ -138,13 +139,13 @@ def time_info_nce(sizes: dict) -> dict:
 
 
 def wait(is_gpu: bool) -> None:
-    """Wait for the GPU, if used."""
+    """Wait for the GPU, if one is used."""
     if is_gpu:
         torch.cuda.synchronize()
 
 
 def main() -> None:
-    """Time the case in the sizes, and print the figures."""
+    """Time the case given by the sizes, and print the figures."""
     sizes = read_sizes()
     torch.manual_seed(0)
     measure = time_step if sizes["case"] == "step" else time_info_nce

@@ -23,7 +23,7 @@ from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
 from experiments.training.contrastive import interpret
 
-#: Time after all imports of training.
+#: Time after all imports for training.
 IMPORTED_SECONDS = time.time()
 
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def start_rows(config: Config, device: str) -> list[Row]:
-    """Start twice; return rows of the second start, which uses the compilation cache."""
+    """Start twice, and return rows for the second start, which uses the compilation cache."""
     start_once(config, device)
     start = start_once(config, device)
     peak = start.pop("peak_megabytes")

@@ -1,4 +1,4 @@
-"""Times of the training step and its parts relative to matrix products, and of its input."""
+"""Times of the training step, its parts and its input, relative to matrix products."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ from experiments.training.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
-#: Windows in the paper's batch, on one of its 8 devices and on all of them.
+#: Number of windows in the paper's batch, on one of its 8 devices and on all devices.
 PAPER_BATCHES = (8, 64)
 
 
@@ -36,10 +36,10 @@ class Step(NamedTuple):
     """A training step of the audio experiment, and its parts by name."""
 
     advance: Callable[[Batch], TrainState]
-    """Makes one step, and keeps the state, which is donated."""
+    """Takes one step, and stores the new state, since the old state is donated."""
     params: Any
     parts: dict[str, Callable[[], Any]]
-    """Name -> function for value and gradient of a part on the first batch."""
+    """Functions that compute value and gradient of a part on the first batch, by name."""
 
 
 def step_rows(
@@ -69,7 +69,7 @@ def step_rows(
 
 
 def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
-    """Return the time, FLOP and rate of a case, and its fraction of the product's rate by round."""
+    """Return the time, FLOP and rate of a case, and its rate as a fraction of the product's."""
     median = statistics.median(seconds[name])
     fractions = ratios(seconds["product"], seconds[name])
     figures = {
@@ -87,7 +87,7 @@ def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
 def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
-    """Return rows for drawing windows as in training, and for its effect on the step."""
+    """Return rows for drawing windows as in training, and for the effect of this on the step."""
     rows, source, num_batches = [], config.data.source, 50 * num_rounds
     for batch_size in PAPER_BATCHES:
         own = with_settings(config, {"data.batch_size": batch_size})
@@ -106,7 +106,7 @@ def input_rows(
 
 
 def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
-    """Return the ratio of the time of steps with input to that of steps on one batch in memory."""
+    """Return the time of steps with input, relative to steps on one batch in memory."""
     problem = audio.make_problem(interpret(audio, config), data)
 
     def put(index):
@@ -147,7 +147,10 @@ def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
 def make_parts(
     problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
-    """Return value and gradient of the encoder, encoder and context, predictor and criterion."""
+    """Return functions for value and gradient of the encoder, of encoder and context, and the rest.
+
+    The rest, called criterion, consists of the predictor and the loss.
+    """
     rng = jax.random.key(0)
 
     def compute(params):
@@ -158,7 +161,7 @@ def make_parts(
         directions = problem.split_branches(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
-    def score(z, c, maps):  # includes the predictions, which the loss may compute differently
+    def score(z, c, maps):  # compute predictions here, since the loss may compute them differently
         own = params["objective"], extra["objective"]
         given = outputs._replace(z=z, c=c, predictions=jnp.einsum("bth,khd->btkd", c, maps))
         branches = problem.split_branches(given, batch)
@@ -176,14 +179,14 @@ def make_parts(
 
 
 def make_product(dtype: str) -> Callable[[], Any]:
-    """Return a call of the matrix product that defines the peak rate."""
+    """Return a function that computes the matrix product that defines the peak rate."""
     factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
     return lambda: multiply(factor, factor)
 
 
 def blocking(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap a call so that it waits for its result."""
+    """Wrap a function so that it waits for its result."""
     return lambda: jax.block_until_ready(call())
 
 
@@ -225,21 +228,22 @@ def count_flop(
     offsets: Sequence[int],
     num_shards: int = 1,
 ) -> dict[str, int]:
-    """Count the operations of the products in a step by formula; a multiply-add counts as two.
+    """Count the operations of matrix products in a step by formula, two per multiply-add.
 
-    The compiler counts the body of a loop once, however often it runs, and so misses nearly all of
-    a recurrence and of a criterion over blocks. With b windows of t latents in S shards, and
-    A = b sum_k (t - k) pairs of anchor and offset:
+    The compiler counts the body of a loop once, however often it runs, and thus misses nearly all
+    of a recurrence and of a criterion over blocks. With b windows of t latents in S shards, latents
+    of width d, contexts of width h, and A = b sum_k (t - k) pairs of anchor and offset:
 
         convolution of layer i  2 b t_i |kernel_i|
         context                 2 b t |W| of each matrix, and 4 b t^2 h of each attention
         predictor               2 A h d
         criterion               2 A (b t / S) d
 
-    each three times, but the first convolution twice: the waveform needs no gradient. Elementwise
-    work, norms, log-mel energies and the optimizer are not counted, nor is work beyond need, such
-    as scores of anchors without a positive: the resulting rate is a lower bound. An encoder that
-    shares products does fewer, so that its fraction of the peak can exceed 1.
+    Each counts three times, except that the first convolution counts twice, because the waveform
+    needs no gradient. Elementwise work, norms, log-mel energies and the optimizer are not counted,
+    nor is unnecessary work, such as scores of anchors without a positive, so the resulting rate is
+    a lower bound. An encoder that shares products computes fewer products, so its fraction of the
+    peak can exceed 1.
     """
     frames = output_lengths(encoder.layers, encoder.pads, window_samples)
     weights = params["encoder"].get("convolutions", params["encoder"])

@@ -1,4 +1,4 @@
-"""Alternating timings of cases and their rows in the table, without JAX and torch."""
+"""Alternating timings of cases, and rows of their table, without an import of JAX or torch."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import timeit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-#: Environment of both processes of a comparison: keep freed memory, use huge pages.
+#: Environment of both processes in a comparison, which keeps freed memory and uses huge pages.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "60000000000",
@@ -21,16 +21,16 @@ ALLOCATOR = {
 
 
 class Row(NamedTuple):
-    """A line of the table: figures by name with unit, their text, and a target for one of them."""
+    """A line of the table, with named figures, their text, and a target for one of the figures."""
 
     name: str
     figures: dict[str, Any]
     text: str
     target: str = ""
-    """Such as "seconds <= 5"; "" if there is none."""
+    """Target such as "seconds <= 5", or "" if there is none."""
 
     def is_met(self) -> bool:
-        """Return whether the target is met."""
+        """Return whether the figure meets its target."""
         figure, relation, bound = self.target.split()
         over = self.figures[figure] - float(bound)
         return bool(over >= 0 if relation == ">=" else over <= 0)
@@ -43,7 +43,7 @@ def describe(row: Row) -> dict[str, Any]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Format one line per row: name, figures, target and verdict."""
+    """Format one line per row, with name, figures, target and verdict."""
     widths = [max(len(row.name) for row in rows), max(len(row.text) for row in rows)]
     lines = []
     for row in rows:
@@ -57,8 +57,8 @@ def time_rounds(
 ) -> dict[str, list[float]]:
     """Time each case in each round by the median of its calls, after two calls that compile.
 
-    The speed of a machine drifts by more than the difference of two cases, so cases alternate, and
-    only times of the same round may be divided. A call must wait for its result.
+    The speed of a machine drifts by more than the difference between two cases, so cases alternate,
+    and only times of the same round may be divided. A call must wait for its result.
     """
     for call in cases.values():
         call()
@@ -93,7 +93,7 @@ def read_sizes() -> dict[str, Any]:
 
 
 def peak_bytes(device: Any = None) -> int:
-    """Return the peak memory of a JAX device or, without its statistics, of this process."""
+    """Return the peak memory of a JAX device, or of this process if the device records none."""
     if given := device and device.memory_stats():
         return given["peak_bytes_in_use"]
     status = pathlib.Path("/proc/self/status")

@@ -1,8 +1,8 @@
 """Comparison of the audio step, its parts and InfoNCE over many candidates with PyTorch.
 
 Thread pools of two frameworks in one process slow each other down, and the speed of a machine
-drifts: each side has its own processes, rounds alternate, and only times of a round are divided.
-`python -m experiments.bench.versus SIZES` is our side; it prints JSON.
+drifts. Each side therefore has its own processes, sides alternate, and only times of the same round
+are divided. `python -m experiments.bench.versus SIZES` runs the side of cpc and prints JSON.
 """
 
 import functools
@@ -42,10 +42,10 @@ PAPER = {
     "width": 512, "context_width": 256, "num_offsets": 12, "batch_size": 8,
     "window_samples": 20480, "num_shards": 1,
 }  # fmt: skip
-#: One accelerator takes the batch of the paper's 8 devices: 64 windows, negatives within 8.
+#: Sizes on one accelerator, with the batch of the paper's 8 devices and negatives within a device.
 WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
-#: Targets at the paper's size by kind of device: for the step, and largest ratios to torch.
+#: Targets for the step at the paper's size, and largest ratios to torch, by kind of device.
 STEP = {"cpu": "fraction_of_peak >= 0.65", "gpu": "milliseconds <= 5"}
 RATIOS = {"cpu": {"step": 0.85, "context": 0.6, "criterion": 0.45}, "gpu": {"step": 1 / 3}}
 CASES = {
@@ -57,12 +57,15 @@ CASES = {
 
 WIDTH = 256
 NUM_CANDIDATES = (4096, 16384)
-#: Largest ratios at 16,384 candidates: to the time and memory of torch, and to the products' time.
+#: Largest ratios at 16,384 candidates, to time and memory of torch, and to the products' time.
 JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Return rows for both sizes; without torch, only ours if `alone`, or a row with advice."""
+    """Return rows for both sizes.
+
+    Without torch, the first row is advice, and rows for cpc follow only if `alone`.
+    """
     python, rows = find_torch(device), []
     if python is None:
         text = f"not measured: torch for {device} is missing: set ${PYTHON} to its Python"
@@ -83,7 +86,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
 
 
 def find_torch(device: str) -> str | None:
-    """Return a Python with torch for a device: `$CPC_TORCH_PYTHON`, this one, or None."""
+    """Return a Python with torch for a device, from `$CPC_TORCH_PYTHON` or this one, or None."""
     named = os.environ.get(PYTHON)
     python = named or (sys.executable if importlib.util.find_spec("torch") else None)
     if device == "cpu" or python is None:
@@ -96,13 +99,13 @@ def find_torch(device: str) -> str | None:
 def run_rounds(
     case: str, python: str | None, sizes: dict[str, Any], num_rounds: int
 ) -> list[dict[str, Any]]:
-    """Run both sides of a case alternately; return their figures by round."""
+    """Run both sides of a case alternately, and return their figures by round."""
     sides = {"ours": (sys.executable, "versus")}
     if python:
         sides["torch"] = (python, "by_torch")
     given, rounds = json.dumps({**sizes, "case": case}), []
     for i in range(num_rounds):
-        order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second finds warm caches
+        order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # the second has warm caches
         rounds.append({side: run_side(*sides[side], given) for side in order})
     return rounds
 
@@ -120,7 +123,7 @@ def run_side(python: str, side: str, given: str) -> dict[str, Any]:
 
 
 def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: str = "") -> Row:
-    """Format one case: time, FLOP, fraction of the product's rate and, for the step, memory."""
+    """Return the row of a case, with time, FLOP, fraction of peak and, for the step, memory."""
     ours = [one["ours"] for one in rounds]
     seconds, flop = [one["seconds"][case] for one in ours], ours[0]["flop"]
     to_product = timing.ratios([one["seconds"]["product"] for one in ours], seconds)
@@ -137,7 +140,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: str = ""
 
 
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
-    """Format the ratio of our time to torch's by round and, for the step, its memory."""
+    """Return the row of the ratio of our time to torch's and, for the step, torch's memory."""
     ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
     figures: dict[str, Any] = timing.summarize("ratio_to_torch", timing.ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
@@ -159,7 +162,7 @@ def info_nce_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls:
 
 
 def compare_info_nce(n: int, rounds: list[dict[str, Any]]) -> list[Row]:
-    """Return time and memory, and their ratios to the products alone and to torch."""
+    """Return rows for time and memory, relative to the products alone and to torch."""
 
     def at_most(figure, bound):
         return f"{figure} <= {bound:g}" if n == JUDGED else ""
@@ -212,7 +215,7 @@ def measure_step(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_config(sizes: dict[str, Any]) -> Config:
-    """Return the config of the paper's network with given sizes and the scores of torch."""
+    """Return the config of the paper's network with the given sizes, and scores as in torch."""
     config = audio_voices_paper.get_config()
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
@@ -236,7 +239,7 @@ def make_sound(config: Config) -> AudioData:
 
 
 def context_part(config: Config, params):
-    """Return a call for value and gradient of the GRU with respect to latents and weights."""
+    """Return a function for value and gradient of the GRU with respect to latents and weights."""
     shape = (config.data.batch_size, audio.num_latents(config), config.model.width)
     z = jax.random.normal(jax.random.key(0), shape)
     module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))
@@ -252,7 +255,7 @@ def context_part(config: Config, params):
 
 
 def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Measure seconds and bytes of the mean loss over n candidates with gradient, and products."""
+    """Measure time and memory of the mean loss with gradient, and the time of its products."""
     n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
     with jax.default_device(device):
         keys = jax.random.split(jax.random.key(0))
@@ -272,7 +275,7 @@ def measure_info_nce(sizes: dict[str, Any]) -> dict[str, Any]:
         before = timing.peak_bytes(device)
         cases["info_nce"]()
         planned: Any = run.memory_analysis()
-        # Reused memory that was freed before would not raise the peak.
+        # If the loss reuses freed memory, the peak does not rise.
         needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
         num_bytes = max(timing.peak_bytes(device) - before, needed)
         seconds = timing.median_times(timing.time_rounds(cases, sizes["num_calls"]))

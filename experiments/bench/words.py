@@ -1,8 +1,8 @@
-"""Comparison of skip-gram with gensim: words per second, similarity, analogies.
+"""Comparison of skip-gram with gensim, by words per second, similarity and analogies.
 
 For each seed, both sides train in turn in separate processes, on the same text with the same
-settings and one thread per core. gensim is imported by the Python in $CPC_GENSIM_PYTHON, or by this
-one. `python -m experiments.bench.words SIZES` runs our side and prints JSON.
+settings and one thread per core. gensim is imported by the Python in $CPC_GENSIM_PYTHON or by this
+Python. `python -m experiments.bench.words SIZES` runs the side of cpc and prints JSON.
 """
 
 import importlib.util
@@ -77,7 +77,7 @@ def count_cores() -> int:
 
 
 def rate_row(rates: dict[str, list[float]]) -> Row:
-    """Return the row of words per second, by medians over seeds."""
+    """Return the row for words per second, as medians over seeds."""
     ours = statistics.median(rates["words"])
     figures: dict[str, Any] = {"words_per_second": ours}
     text = f"{ours:,.0f} words/s"
@@ -115,7 +115,7 @@ def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[R
 def question_row(
     name: str, metric: str, statistic: Callable[..., float], values: dict[str, np.ndarray]
 ) -> Row:
-    """Return the row of a mean score over seeds and its difference from gensim's.
+    """Return the row for a mean score over seeds and its difference from gensim's score.
 
     The target is missed only if the interval of the difference is below 0.
     """
@@ -153,7 +153,7 @@ def main() -> None:
 def train(
     config: Config, text: run.Text, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Any, float]:
-    """Train a word model; return it with its last state, and the seconds without compilation."""
+    """Train a word model, and return the model and the training time without compilation."""
     made = run.make(config, text)
     copy = jax.tree.map(jax.numpy.copy, made.state)
     jax.block_until_ready(made.launch(copy, made.stream.launch(0)))

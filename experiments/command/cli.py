@@ -29,13 +29,16 @@ from experiments.command import names
 from experiments.command.config import parse_settings, suggest_key
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, which training creates or resumes.")
-DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
+DEVICE = flags.DEFINE_string("device", "auto", "Device to run on: auto, cpu, gpu or tpu.")
 #: Exit status when the reader of the output has gone, as a shell reports it for SIGPIPE.
 CLOSED = 141
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
-    """Define --config: a name in configs/ or a file with get_config(); --config.a=1 sets a key."""
+    """Define --config, which takes a name in configs/ or the path of a file with get_config().
+
+    --config.a=1 sets the key a.
+    """
     try:
         sys.argv[1:] = names.find_configs(sys.argv[1:])
     except UserError as error:
@@ -49,7 +52,7 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
 
 
 def take_settings(*sections: str) -> list[str]:
-    """Remove --section.key=value from sys.argv; return them as --config.section.key=value."""
+    """Remove --section.key=value from sys.argv, and return it as --config.section.key=value."""
     setting = re.compile(rf"--(?:config\.)?((?:{'|'.join(sections)})\..*)", re.DOTALL)
     found = [setting.fullmatch(word) for word in sys.argv]
     sys.argv[:] = [word for word, match in zip(sys.argv, found, strict=True) if not match]
@@ -66,10 +69,12 @@ def run(
     takes_folders: bool = False,
     shared: Sequence[str] = ("workdir", "device"),
 ) -> None:
-    """Parse the flags and call `main`; a user's mistake prints one sentence and exits with 2.
+    """Parse the flags and call `main`.
+
+    If a user error occurs, print it as one sentence and exit with status 2.
 
     Args:
-        main: Function to call without arguments, or with the positional ones.
+        main: Function to call without arguments, or with the positional arguments.
         takes_folders: Whether to pass the positional arguments to `main`, instead of rejecting any.
         shared: Flags of this module that --help lists.
     """
@@ -77,7 +82,7 @@ def run(
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
-    # JAX warns here about a GPU that it cannot use: show that before days of training on the CPU.
+    # This logger warns if JAX cannot use a GPU, in which case training on the CPU may take days.
     getLogger("jax._src.xla_bridge").setLevel("WARNING")
     # Our image source reports oversized images itself.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
@@ -125,7 +130,7 @@ def interrupt_again(late: Any, report: Callable[[Any], object]) -> None:
 def note_interrupts() -> list[int]:
     """Return a list that grows at each Ctrl-C, which still raises `KeyboardInterrupt`.
 
-    C code of a library, such as matplotlib's, may replace that exception by one of its own.
+    C code in a library, such as matplotlib, may replace that exception with another one.
     """
     interrupts = []
 
@@ -170,7 +175,7 @@ def _guard(main, words, takes_folders):
             fail(
                 f"{where} has too little memory ({reason}): set model.remat=True, "
                 "optim.accumulate=2, model.dtype=bfloat16 or a smaller data.batch_size, if the "
-                "config has them"
+                "config has these keys"
             )
         traceback.print_exc()
         leave_failing(1)
@@ -180,7 +185,7 @@ def _guard(main, words, takes_folders):
 
 
 def _has_no_reader():
-    """Return whether the reader of the output, such as head, has gone; if so, drop the rest."""
+    """Return whether the reader of the output, such as head, has exited, and then drop the rest."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
     is_closed = bool(output.poll(0))
@@ -194,13 +199,13 @@ def check_homes(words: Sequence[str] = ()) -> None:
     values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
     for name, value in values.items():
         if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
-            raise UserError(f"{name} {value!r} is not valid UTF-8: rename it")
+            raise UserError(f"{name} {value!r} is not valid UTF-8: rename the file")
         if isinstance(value, str) and value.startswith("~"):
             try:
                 pathlib.Path(value).expanduser()
             except RuntimeError:
                 raise UserError(
-                    f"{name} {value!r} names an unknown user: write the whole path"
+                    f"{name} {value!r} names an unknown user: write the path without ~"
                 ) from None
 
 
@@ -259,14 +264,14 @@ def _parse(argv):
     except Exception as error:  # a config file may run any Python
         _check_settings(argv)
         if isinstance(error, KeyError | AttributeError) and "get_config" in str(error):
-            fail("the config file lacks get_config(): define it")
+            fail("the config file has no get_config(): define this function")
         # str() of a KeyError is a repr.
         reason = error.args[0] if isinstance(error, KeyError) and error.args else error
         fail(f"cannot read the config: {type(error).__name__}: {reason}")
 
 
 def _check_settings(argv):
-    """Return the config if it can be read; fail if one of its settings is invalid."""
+    """Return the config if it can be read, and fail if one of its settings is invalid."""
     words = " ".join(argv[1:]).replace("--config ", "--config=").split()
     try:
         if file := [word for word in words if word.startswith("--config=")]:
@@ -279,11 +284,11 @@ def _check_settings(argv):
     except UserError as error:
         fail(str(error))
     except Exception:
-        return  # the caller reports its own error
+        return  # the caller reports this error
 
 
 def describe_command() -> str:
-    """Return the --help text: the docstring of the command and its flags."""
+    """Return the --help text, which consists of the command's docstring and its flags."""
     module = sys.modules["__main__"]
     lines = [(module.__doc__ or "").strip(), ""]
     known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])

@@ -62,7 +62,7 @@ def describe_version() -> dict[str, Any]:
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the commit of this checkout; None without git or outside a checkout of cpc."""
+    """Return the commit of this checkout, or None without git or outside a checkout of cpc."""
     folder = pathlib.Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None
@@ -93,14 +93,14 @@ def read_seconds(name: str, default: float) -> float:
 
 
 def load_in_turn(load: Callable[[], Any]) -> Any:
-    """Call load() on process 0 first, so that the other processes find the files it caches."""
+    """Call load() on process 0 first, so that other processes can read the files that it caches."""
     loaded = load() if train.is_first() else None
     train.wait_for_all("data")
     return load() if loaded is None else loaded
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep large buffers: returning them after each op takes up to half of a CPU step.
+    """Let glibc keep freed buffers, since returning them takes up to half of a step on CPUs.
 
     Sets M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD and M_ARENA_MAX of mallopt(3).
     """

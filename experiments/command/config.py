@@ -16,7 +16,7 @@ from cpc.types import UserError
 #: A ConfigDict, whose attributes a type checker cannot know.
 Config: TypeAlias = Any
 
-#: Names of keys in other frameworks -> last parts of keys here.
+#: Names of keys in other frameworks -> last parts of keys in this package.
 ALIASES = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -31,9 +31,9 @@ ALIASES = {
     **dict.fromkeys(("workers", "num_workers"), "num_threads"),
     **dict.fromkeys(("temp", "tau"), "temperature"),
 }
-#: Smallest similarity of names, in 0..1, at which a key is suggested.
+#: Smallest similarity of names, between 0 and 1, at which a key is suggested.
 MIN_SIMILARITY = 0.7
-#: A key that was set on the command line.
+#: Pattern of a command-line argument that sets a key.
 SETTING = re.compile(r"--?(?:no)?config\.([^=\s]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -44,14 +44,14 @@ def check_config(config: Config, keys: Keys) -> None:
         find_key(known, name)
     for name, key in known.items():
         if name not in given:
-            raise UserError(f"the config lacks the key {name}: add it, e.g. {key.default!r}")
+            raise UserError(f"the config key {name} is missing: set it, e.g. to {key.default!r}")
         check_value(name, given[name], key)
     source = given.get("data.source")
     for name, default in unread(keys, source).items():
         if given[name] != default:
             raise UserError(
                 f"{name} does not apply to data.source {source} (got {given[name]!r}): "
-                f"set data.source to {' or '.join(known[name].sources)}, or leave {name} out"
+                f"set data.source to {' or '.join(known[name].sources)}, or do not set {name}"
             )
 
 
@@ -65,7 +65,7 @@ def unread(keys: Keys, source: Any) -> dict[str, Any]:
 
 
 def check_value(name: str, value: Any, key: Key) -> None:
-    """Check the type and the range of one value."""
+    """Raise UserError if the type or the range of one value is wrong."""
     types = {float: (float, int), tuple: (tuple, list)}.get(type(key.default), type(key.default))
     if not isinstance(value, types) or isinstance(value, bool) != isinstance(key.default, bool):
         raise _wrong_type(name, type(key.default), key.default, value)
@@ -91,7 +91,7 @@ def _wrong_type(name: str, kind: type, default: Any, value: Any) -> UserError:
 
 
 def describe_range(key: Key) -> str:
-    """Return the range of a key in words; "" if it has none.
+    """Return the range of a key in words, or "" if it has none.
 
     >>> describe_range(Key(8, "batch", low=1, high=64)), describe_range(Key(0.1, "rate", above=0))
     ('from 1 to 64', 'above 0')
@@ -110,7 +110,7 @@ def describe_range(key: Key) -> str:
 
 
 def find_key(known: Mapping[str, Any], name: str) -> None:
-    """Check that a key is known; the error suggests the most similar one."""
+    """Raise UserError if a key is unknown, and suggest the most similar key."""
     if name not in known:
         similar = suggest_key(known, name)
         hint = f"did you mean {similar}?" if similar else "list all keys with --keys"
@@ -118,9 +118,9 @@ def find_key(known: Mapping[str, Any], name: str) -> None:
 
 
 def suggest_key(known: Collection[str], name: str) -> str:
-    """Return the key most similar to a name, or a synonym of it; "" if no key is similar.
+    """Return the key that is most similar to a name or its synonym, or "" if no key is similar.
 
-    Last parts are compared first, so that the section may be missing or wrong.
+    The last parts of keys are compared first, so that the section may be missing or wrong.
 
     >>> known = ["num_steps", "optim.learning_rate", "optim.clip_norm", "model.padding"]
     >>> [suggest_key(known, name) for name in ("optim.lr", "optim.clip", "num_step", "model.foo")]
@@ -163,12 +163,12 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def subset(section: Config, *names: str) -> dict[str, Any]:
-    """Return some keys of a section as keyword arguments."""
+    """Return the named keys of a section as keyword arguments."""
     return {name: section[name] for name in names}
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a copy of a config with other values of keys such as "model.width"."""
+    """Return a copy of a config with new values for keys such as "model.width"."""
     changed = ConfigDict(config.to_dict())
     changed.update_from_flattened_dict(settings)
     return changed
@@ -177,7 +177,7 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
 def evaluation_config(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     """Return the config of a run with keys set by flags, for evaluation only.
 
-    Other data reset the keys for the run's own lists, labels and further paths.
+    If the flags select other data, all paths, such as those of lists and labels, are reset.
     """
     settings = parse_settings(config, arguments)
     if {"data.source", "data.path"} & settings.keys():
@@ -188,7 +188,7 @@ def evaluation_config(config: Config, keys: Keys, arguments: Sequence[str]) -> C
 
 
 def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
-    """Return the config recorded in config.json; errors name the version that is its `writer`."""
+    """Return the config recorded in config.json by the version `writer`, which errors contain."""
     if not isinstance(recorded, Mapping | ConfigDict):
         raise UserError("the recorded config is damaged: config.json is not a JSON object")
     given, known = flatten(recorded), flatten(keys)
@@ -212,6 +212,6 @@ def check_keys(recorded: Mapping[str, Any], known: Mapping[str, Any], writer: st
 
 
 def find_kind(recorded: Any) -> str:
-    """Return the kind of a recorded config; "" without one."""
+    """Return the kind of a recorded config, or "" if it has none."""
     kind = recorded.get("kind") if isinstance(recorded, Mapping | ConfigDict) else None
     return kind if isinstance(kind, str) else ""

@@ -1,8 +1,8 @@
-"""List all configs with the first line of their docstring.
+"""List all configs with the first lines of their docstrings.
 
     cpc configs
 
-`cpc train --config NAME` trains one, and `cpc train --config NAME --keys` lists its keys.
+`cpc train --config NAME` trains a config, and `cpc train --config NAME --keys` lists its keys.
 """
 
 from cpc.results.score import text_table

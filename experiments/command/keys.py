@@ -1,4 +1,4 @@
-"""Lists of keys and configs for the command line and the site."""
+"""Lists of config keys and configs for the command line and the site."""
 
 import ast
 import pathlib
@@ -16,7 +16,7 @@ from experiments.command.config import describe_range
 
 
 def list_keys(keys: Keys, section: str = "") -> str:
-    """Return the default, range and meaning of each key, or only those in a section.
+    """Format the default, range and help text of all keys, or of the keys in a section.
 
     >>> print(list_keys({"seed": Key(0, "seed of all randomness", low=0, below=8)}))
     seed = 0   (at least 0 and below 8)
@@ -36,7 +36,7 @@ def list_keys(keys: Keys, section: str = "") -> str:
 
 
 def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
-    """Return the keys of each kind, or only those in a section."""
+    """Format the keys of each kind, or only the keys in a section."""
     found = {
         kind: keys
         for kind, keys in known.items()
@@ -48,12 +48,15 @@ def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
 
 
 def in_section(name: str, section: str) -> bool:
-    """Return whether a key is in a section; "" contains all keys."""
+    """Return whether a key is in a section, where the section "" contains all keys."""
     return not section or name == section or name.startswith(f"{section}.")
 
 
 def take_section() -> str | None:
-    """Remove --keys [SECTION] from sys.argv; return None without it, "" for all keys."""
+    """Remove --keys [SECTION] from sys.argv, and return the section, or None without --keys.
+
+    The section "" contains all keys.
+    """
     flags.DEFINE_string(
         "keys", None, "List all keys, or those in a section, with default, range and meaning."
     )
@@ -79,7 +82,7 @@ def write_pages(folder: str, known: Mapping[str, Keys]) -> None:
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"| `{name}` | {first} |\n" for name, first in find_configs())
-    title = "# Configs\n\n`cpc configs` lists them, `cpc train --config NAME` runs one.\n\n"
+    title = "# Configs\n\n`cpc configs` lists them, `cpc train --config NAME` trains one.\n\n"
     (path / "configs.md").write_text(f"{title}| name | |\n|---|---|\n{rows}", encoding="utf-8")
     lists = "`cpc train --config NAME --keys [SECTION]` lists them"
     parts = [f"# Keys\n\n{lists}, `--config.KEY=VALUE` sets one.\n"]

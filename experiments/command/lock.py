@@ -15,7 +15,7 @@ import psutil
 from cpc.files import RUN_LOCK, read_json, seal, try_lock
 from cpc.types import UserError
 
-#: Locked while a command uses the directory; contains its process id, and is touched by it.
+#: File that a command locks and touches while it uses a directory. Contains its process id.
 LOCK = RUN_LOCK
 HEARTBEAT_SECONDS = 15.0
 #: A lock from another machine that is not touched for this long is stale.
@@ -26,12 +26,12 @@ SILENCE_SECONDS = 45.0
 def hold(folder: pathlib.Path) -> Iterator[None]:
     """Hold the lock of a run directory.
 
-    Some file systems lack locks or do not share them between machines. The file therefore also
-    names its owner, which touches it regularly; a stale lock from another machine is replaced.
+    Some file systems have no locks or do not share locks between machines. The file therefore also
+    contains its owner, which touches it regularly. A stale lock from another machine is replaced.
     """
     path = folder / LOCK
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is not a regular file: remove it")
+        raise UserError(f"{path} is not a regular file: remove this path")
     with path.open("a+", encoding="utf-8") as file:
         has_lock, owner = try_lock(file), _read_owner(folder)
         if has_lock is False or _holds(owner, folder, has_lock is None):
@@ -53,7 +53,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
-    """Return whether a process holds a run directory; None if only another machine knows."""
+    """Return whether a process holds a run directory, or None if that is unknown here."""
     owner = _read_owner(folder)
     if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
@@ -77,7 +77,7 @@ def _describe_owner() -> dict[str, Any]:
 
 
 def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the owner of a lock; empty once released, or if the file is damaged."""
+    """Return the owner of a lock, or {} if the lock was released or its file is damaged."""
     try:
         found = read_json(folder / LOCK)
     except UserError:
@@ -86,7 +86,7 @@ def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bool:
-    """Return whether the owner of a lock still runs, if the file system cannot decide it."""
+    """Return whether the owner of a lock still runs, if file locks are not reliable."""
     if not owner:
         return False
     if owner["host"] == platform.node():
@@ -107,7 +107,7 @@ def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bo
 
 
 def _lives(owner: dict[str, Any]) -> bool:
-    """Return whether an owner on this machine runs; another process may have its number."""
+    """Return whether an owner on this machine runs, and is not another process with its id."""
     try:
         process = psutil.Process(owner["pid"])
         is_same = abs(process.create_time() - owner["started"]) < 1

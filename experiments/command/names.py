@@ -1,4 +1,4 @@
-"""Names of commands and configs: files in a checkout, plain names with the `cpc` command."""
+"""Conversion between the names of configs and commands and their files in a checkout."""
 
 import difflib
 import os
@@ -15,7 +15,7 @@ CONFIGS = pathlib.Path(configs.__file__).resolve().parent
 
 
 def near(path: pathlib.Path | str) -> str:
-    """Return a path relative to the working directory, or unchanged if outside it.
+    """Return a path relative to the working directory, or unchanged if it is outside.
 
     >>> near("/")
     '/'
@@ -25,7 +25,7 @@ def near(path: pathlib.Path | str) -> str:
 
 
 def find_configs(arguments: Sequence[str]) -> list[str]:
-    """Replace the name of a config after --config by its file."""
+    """Replace the name of a config after --config with the path of its file."""
     words = [*arguments]
     for index, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
@@ -37,7 +37,7 @@ def find_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def find_config(given: str) -> str:
-    """Return the file of a config given by name; a path stays as it is. Keep ":argument".
+    """Return the path of a config given by name or path, keeping ":argument".
 
     >>> pathlib.Path(find_config("audio_voices")).name
     'audio_voices.py'
@@ -67,7 +67,7 @@ def find_config(given: str) -> str:
 
 
 def show_config(path: pathlib.Path | str) -> str:
-    """Return the value of --config for a file: the name of a config in configs/, or its path."""
+    """Return the value of --config for a file, which is a name in configs/ or a path."""
     path = pathlib.Path(path)
     return path.stem if path.resolve().parent == CONFIGS else near(path)
 

@@ -1,4 +1,4 @@
-"""Run directories: their config, environment, state and the identity of their data."""
+"""Run directories, with the config, environment, state and data identity of a run."""
 
 import contextlib
 import importlib.metadata
@@ -31,9 +31,9 @@ BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
 
 #: File with the identity of the training and test data.
 MEMBERS = "data.json"
-#: Written between reading the data and the first step; specific to the config.
+#: Files written between reading the data and the first step, which are specific to the config.
 BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
-#: Also written before the first step; the next start replaces them.
+#: Other files written before the first step, which the next start replaces.
 REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard")
 
 
@@ -41,7 +41,10 @@ REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard
 def open_run(
     workdir: str | None, config: Config, mesh: jax.sharding.Mesh
 ) -> Iterator[pathlib.Path]:
-    """Lock a run directory: a new one, or one with a run of the same config; record its end."""
+    """Lock and yield a run directory, and record the state at the end.
+
+    The directory may be new, or contain a run with the same config.
+    """
     if not workdir:
         raise UserError("--workdir is required, e.g. --workdir runs/first")
     path = pathlib.Path(workdir).expanduser()
@@ -86,7 +89,7 @@ def open_run(
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Return whether a directory contains training steps, or files not written at a start."""
+    """Return whether a directory has training steps, or files not written before the first."""
     names = {item.name for item in path.iterdir()}
     probe_files = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
     return bool(
@@ -98,7 +101,7 @@ def has_begun(path: pathlib.Path) -> bool:
 
 
 def remove_leftovers(path: pathlib.Path) -> None:
-    """Remove the files of a start without steps, which may have had another config or data."""
+    """Remove files from a start without steps, which may have used another config or data."""
     if (path / "config.json").exists():  # else the directory is not a run
         for name in BEFORE_STEPS:
             for file in (path / name, *path.glob(f"{name}/*")):
@@ -107,7 +110,7 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 
 def check_same_run(path: pathlib.Path, config: Config) -> bool:
-    """Return whether a run exists; check that its config, checkpoints and records match."""
+    """Return whether a run exists, after checking that config, checkpoints and records match."""
     recorded, wanted = read_config(path), files.flatten(files.plain(config))
     if recorded is not None:
         advice = "choose another --workdir, or use that config"
@@ -136,7 +139,7 @@ def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yield each checkpoint, and the metrics, of a run directory with the identity stored in it."""
+    """Yield the path and stored identity of each checkpoint, and of the metrics, of a run."""
     for step, metadata in read_metadata(path / "checkpoints").items():
         yield path / "checkpoints" / str(step), metadata
     yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
@@ -146,13 +149,13 @@ def check_separate(path: pathlib.Path, config: Config) -> None:
     """Check that a run directory is not data.path, whose files would be read as data."""
     data = config.get("data", {}).get("path")
     if data and pathlib.Path(data).expanduser().resolve() == path.resolve():
-        raise UserError(f"--workdir {path} is also data.path: choose another, e.g. one below it")
+        raise UserError(f"--workdir {path} is also data.path: set --workdir to another directory")
 
 
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
-    """Record the state of a run for `cpc status`: running, stopped, finished, failed or audited.
+    """Record that a run is running, stopped, finished, failed or audited, for `cpc status`.
 
-    `more` may contain step and num_steps, which later states keep, and the error of a failure.
+    `more` may contain step and num_steps, which are kept in later states, and an error message.
     """
     steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
@@ -161,12 +164,12 @@ def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
 
 
 def read_state(path: pathlib.Path) -> dict[str, Any]:
-    """Return the recorded state of a run; {} without one."""
+    """Return the recorded state of a run, or {} if none is recorded."""
     return files.read_object(path / STATE, []) or {}
 
 
 def read_failure(path: pathlib.Path) -> str:
-    """Return the error of a failed run and the command that retries it; "" without a failure."""
+    """Return a failed run's error and the command to retry it, or "" if it did not fail."""
     found = read_state(path)
     if found.get("state") != "failed":
         return ""
@@ -174,7 +177,7 @@ def read_failure(path: pathlib.Path) -> str:
 
 
 def read_config(path: pathlib.Path) -> Any:
-    """Return the config recorded in config.json or in the newest checkpoint; None without both."""
+    """Return the config in config.json or in the newest checkpoint, or None without both."""
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
         return files.read_json(file)
@@ -188,7 +191,8 @@ def read_config(path: pathlib.Path) -> Any:
             raise
         if checkpoints.exists() and any(checkpoints.iterdir()):
             raise UserError(
-                f"{file} is missing, but there are checkpoints: restore it or use a new --workdir"
+                f"{file} is missing, but there are checkpoints: restore the file or use a new "
+                "--workdir"
             ) from error
         return None
 
@@ -220,7 +224,8 @@ def check_same_config(
             )
         if max(steps, default=0) > num_steps:
             raise UserError(
-                f"{where} is at step {max(steps):,}, beyond num_steps {num_steps:,}: increase it"
+                f"{where} is at step {max(steps):,}, beyond num_steps {num_steps:,}: set a larger "
+                "num_steps"
             )
     elif differing:  # configs of two kinds differ in nearly all keys
         which = differing.get("kind") or "; ".join(differing.values())
@@ -244,7 +249,7 @@ class Fingerprint(NamedTuple):
 def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> None:
     """Check that a run continues with the same data, and record their identity.
 
-    One file more or fewer would change the split, and training data would become test data.
+    A different number of files would change the split, and training data could become test data.
     """
     own = {
         part: {
@@ -288,7 +293,7 @@ def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[
 
 
 def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
-    """Return the versions, devices and command that measured figures depend on."""
+    """Return the versions, devices and command, on which measured figures depend."""
     packages = ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
         **describe_version(),
@@ -305,7 +310,7 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
 
 
 def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
-    """Write the skipped files of the data and the reasons to skipped.txt."""
+    """Write the skipped data files and the reasons to skipped.txt."""
     if is_first():
         # Some reasons repeat the path for the console.
         lines = [f"{path}: {reason.removeprefix(f'{path}: ').removeprefix(f'{path} ')}\n"
@@ -314,7 +319,7 @@ def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> 
 
 
 def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
-    """Write the arrays of a figure at a step, unless the file is from a later step."""
+    """Write the arrays of a figure at a step, unless the file contains a later step."""
     try:
         recorded = int(files.read_arrays(path)["step"])
     except (UserError, KeyError):  # missing, or without a step

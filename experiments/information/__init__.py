@@ -1,1 +1,1 @@
-"""Experiments on estimators of mutual information, and estimates for users' arrays."""
+"""Experiments on estimators of mutual information, and estimates for arrays of users."""

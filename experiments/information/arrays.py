@@ -1,4 +1,4 @@
-"""Users' arrays: reading, checks, rotated splits, and scaling by the training rows."""
+"""Functions that read, check, split and scale the arrays of users."""
 
 import itertools
 import pathlib
@@ -12,16 +12,16 @@ from cpc.data.series import describe_problem, read_file
 from cpc.data.walk import check_file
 from cpc.types import UserError
 
-#: With fewer rows, the batches of a quarter are too small.
+#: Minimum number of rows, since batches of a quarter would otherwise be too small.
 MIN_ROWS = 200
 ROTATIONS = 4
-#: Canonical correlations closer to 1 are exact up to rounding.
+#: Distance from 1 below which a canonical correlation is exact up to rounding.
 CORRELATION_TOLERANCE = 1e-10
-#: A variable with a larger fraction of distinct values is continuous.
+#: Fraction of distinct values above which a variable is continuous.
 MAX_DISTINCT = 0.5
 #: Probability of a false remark on the most correlated columns if all are independent.
 MAX_FALSE_PAIRS = 0.001
-#: Correlation of neighboring rows in a column: 4 standard errors of 200 independent rows.
+#: Largest correlation of neighboring rows in a column, 4 standard errors for 200 independent rows.
 MAX_AUTOCORRELATION = 0.3
 
 
@@ -32,11 +32,11 @@ class Pairs(NamedTuple):
     y: Float[np.ndarray, "n dy"]
     remarks: tuple[str, ...]
     identity: str = ""
-    """A sentence on a part of y that is a function of x, for which estimates are too low."""
+    """A sentence on columns of y that are a function of x, for which estimates are too low."""
 
 
 def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
-    """Read finite numbers (n, d) from .npy, .npz, .csv or .parquet; a 1-d array is a column."""
+    """Read finite numbers (n, d) from .npy, .npz, .csv or .parquet; 1-d arrays are columns."""
     path = pathlib.Path(path).expanduser()
     check_file(path)
     try:
@@ -47,7 +47,7 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
     if is_bad.any():
         raise UserError(
             f"{path} has {np.isnan(values).sum():,} NaN and {np.isinf(values).sum():,} infinite "
-            f"numbers in {is_bad.sum():,} of {len(values):,} rows: remove these from both files"
+            f"numbers in {is_bad.sum():,} of {len(values):,} rows: remove the rows in both files"
         )
     if not values.size:
         raise UserError(f"{path} is empty (shape {values.shape}): pass an array with numbers")
@@ -55,7 +55,7 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
     if len(constant) and len(values) >= MIN_ROWS:  # `read_pairs` rejects fewer rows
         raise UserError(
             f"{path} has {len(constant)} constant columns of {values.shape[1]}, the first is "
-            f"{constant[0]} (counted from 0): remove them"
+            f"{constant[0]} (counted from 0): remove these columns"
         )
     return values
 
@@ -72,7 +72,7 @@ def read_pairs(
         )
     if len(x) < MIN_ROWS:
         raise UserError(
-            f"at least {MIN_ROWS} rows are needed (got {len(x)}): add rows, better thousands"
+            f"at least {MIN_ROWS} rows are needed (got {len(x)}): add rows, ideally thousands"
         )
     remarks, identity = (*remark(x, y), *find_pair(x, y)), find_identity(x, y)
     order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
@@ -82,9 +82,9 @@ def read_pairs(
 
 
 def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
-    """Return a sentence on a column or direction of y that is a one-to-one map of x, or "".
+    """Return a sentence on a one-to-one map between columns, or combinations, of x and y, or "".
 
-    Rows cannot distinguish a map from one with noise too small to change their order.
+    The rows cannot show whether a map has noise that is too small to change their order.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
         # The first 1,000 rows already rule out most columns.
@@ -104,7 +104,7 @@ def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) ->
 
 
 def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> list[str]:
-    """Return a sentence on the most correlated pair of columns, [] if chance can explain it.
+    """Return a sentence on the most correlated pair of columns, or [] if chance can explain it.
 
     A critic may miss one pair among many columns. The correlation of normal scores is tested by
     Fisher's z with Bonferroni's correction for the number of pairs.
@@ -127,7 +127,7 @@ def find_pair(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> lis
 
 
 def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> bool:
-    """Return whether b is a monotonic map of a, or any bijection if the numbers are discrete."""
+    """Return whether b is a monotonic map of a, or a bijection of a if the numbers are discrete."""
     order = np.argsort(a, kind="stable")
     rises, moves = np.diff(a[order]) > 0, np.diff(b[order])
     if np.array_equal(rises, moves != 0) and ((moves >= 0).all() or (moves <= 0).all()):
@@ -141,7 +141,7 @@ def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> boo
 def common_direction(
     x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]
 ) -> Float[np.ndarray, " n"] | None:
-    """Return a linear combination of the columns of x that is also one of y, or None."""
+    """Return values that are a linear combination of the columns of both x and y, or None."""
     if len(x) <= x.shape[1] + y.shape[1]:
         return None
     sides = []
@@ -156,12 +156,12 @@ def common_direction(
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
-    """Return remarks on rows that are not independent draws, as intervals and null require."""
+    """Return remarks on rows that are not independent, as intervals and shuffled values require."""
     remarks = []
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)
         products = z[1:] * z[:-1]
-        # The largest product is left out, since two rare neighbors could decide it alone.
+        # The largest product is left out, since a single pair of rare neighbors could dominate.
         correlation = (products.sum(0) - products.max(0)) / len(products)
         column = int(correlation.argmax())
         if correlation[column] > MAX_AUTOCORRELATION:
@@ -189,9 +189,9 @@ def rotate(
 ) -> tuple[Float[np.ndarray, "4 n dx"], Float[np.ndarray, "4 n dy"]]:
     """Return the rows in four orders, each shifted by a quarter, and scaled by training rows.
 
-    The first half of an order is for training, its third quarter for the choice of the step, and
-    its last for evaluation. The first `num_train` rows define the scale. `shuffle` pairs each x
-    with a random y.
+    The first half of an order is for training, the third quarter for early stopping, and the last
+    quarter for evaluation. The first `num_train` rows define the scale. `shuffle` pairs each x with
+    a random y.
     """
     quarter = len(x) // ROTATIONS
     orders = [np.roll(np.arange(ROTATIONS * quarter), -r * quarter) for r in range(ROTATIONS)]
@@ -209,9 +209,9 @@ def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) ->
 
 
 def normal_scores(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return the normal quantile of the rank of each number among the known rows of its column.
+    """Return normal quantiles of ranks, where each number is ranked among known rows of its column.
 
-    Numbers between two known ones become equal, which can only lower a bound.
+    Numbers between two neighboring known numbers become equal, which can only lower a bound.
 
     >>> normal_scores(np.arange(9.0)[:, None], np.array([[4.0], [4.5], [99.0]])).round(2).ravel()
     array([0.  , 0.13, 1.64])

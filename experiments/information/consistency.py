@@ -1,4 +1,4 @@
-"""Song and Ermon's (2020, section 5.2) consistency tests on images of unknown information."""
+"""Consistency tests of Song and Ermon (2020, section 5.2) on images with unknown information."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
 SIDE = 28
-#: Law -> the image used for each part of x and y, and the number of rows in each part of y.
+#: Law -> index of the image in each part of x and y, and number of rows in each part of y.
 LAWS = {
     "rows": lambda rows, less: ((0,), (rows,)),
     "processing": lambda rows, less: ((0, 0), (rows, rows - less)),
@@ -27,7 +27,7 @@ LAWS = {
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Measure all settings; return the signal that stopped it, or ""."""
+    """Measure all settings, and return the signal that stopped the measurement, or ""."""
     images = load_images(config)
     fit = jax.jit(functools.partial(fit_images, config))
 
@@ -42,7 +42,7 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
 
 def check(config: Config) -> None:
-    """Validate `rows`, of which the last is the reference, and `processing_rows`."""
+    """Validate `rows`, whose last entry is the reference, and `processing_rows`."""
     rows, less = config.rows, config.processing_rows
     if not rows or [*rows] != sorted({*rows}):
         raise UserError(f"rows must be increasing numbers up to {SIDE} (got {rows})")
@@ -51,7 +51,7 @@ def check(config: Config) -> None:
 
 
 def load_images(config: Config) -> tuple[Any, Any, Any]:
-    """Return images (n, 784) in 0..1 for training, for the choice of the step, and to evaluate."""
+    """Return images (n, 784) in [0, 1] for training, for early stopping, and for evaluation."""
     splits, num_images = load_fashion_mnist(), config.num_images
     train, test = (
         jnp.asarray(splits[name].pixels[:num_images].reshape(-1, SIDE * SIDE) / np.float32(255))
@@ -68,9 +68,9 @@ def load_images(config: Config) -> tuple[Any, Any, Any]:
 def fit_images(
     config: Config, train: Any, choose: Any, read: Any, which: Any, kept: Any, rng: Any
 ) -> dict[str, Any]:
-    """Train and evaluate all methods on one setting; return nats by name."""
+    """Train and evaluate all methods on one setting, and return estimates in nats by name."""
 
-    def pair_up(images, pairs):  # pairs (n, 2): two independent images
+    def pair_up(images, pairs):  # pairs (n, 2) are indices of two independent images
         parts = images[pairs[:, which]]  # (n, parts, pixels)
         row = jnp.arange(SIDE * SIDE) // SIDE
         top = jnp.where(row < kept[:, None], parts, 0.0)
@@ -87,7 +87,7 @@ def fit_images(
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return each estimate and its ratio to the reference of its law."""
+    """Return a row for each estimate, with its ratio to the reference of its law."""
     found = {(r["law"], r["rows"]): r["estimates"] for r in read_records(folder, [])}
     claimed, rows = claims(config), []
     for (law, kept), estimates in found.items():

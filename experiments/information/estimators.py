@@ -1,4 +1,4 @@
-"""Estimators of mutual information with their networks, training, readings and claims."""
+"""Estimators of mutual information, with their networks, training, readings and claims."""
 
 import functools
 import itertools
@@ -17,7 +17,7 @@ from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCrit
 from cpc.types import UserError
 from experiments.command.config import Config, check_config
 
-#: Titles of all estimators, in the order of figures and tables; KSG and CCA are not trained.
+#: Titles of all estimators, in the order of figures and tables. KSG and CCA are not trained.
 TITLES = {
     "info_nce": "InfoNCE", "interpolated": "interpolated", "ml_cpc": "ML-CPC", "tuba": "TUBA",
     "nwj": "NWJ", "flo": "FLO", "js": "JS", "smile": "SMILE",
@@ -33,9 +33,9 @@ LABELS = {
     "ksg": "no bound, no critic",
     "cca": "no bound, no critic",
 }
-#: Larger values, in nats, come from diverged networks.
+#: Value in nats above which networks have diverged.
 DIVERGED = 100.0
-#: Estimators that need only scores and perhaps a second network, and the input of this network.
+#: Estimators that only need scores and possibly a second network, and the input of that network.
 PLAIN = {
     "info_nce": bounds.info_nce, "ml_cpc": bounds.ml_cpc, "nwj": bounds.nwj, "flo": bounds.flo,
     "donsker_varadhan": bounds.donsker_varadhan, "tuba": bounds.tuba,
@@ -46,7 +46,7 @@ BY_OBJECTIVE = {"smile": "js", "club": "club"}
 
 
 class Method(NamedTuple):
-    """An estimator with its networks: init(rng, x, y) and apply(params, log_average, x, y)."""
+    """An estimator with its networks, as init(rng, x, y) and apply(params, log_average, x, y)."""
 
     init: Callable[[Any, Any, Any], Any]
     apply: Callable[[Any, Any, Any, Any], tuple[Any, dict[str, Estimate], Any]]
@@ -93,7 +93,7 @@ def estimate(
 ) -> tuple[Any, dict[str, Estimate], Any]:
     """Return the objective of an estimator, its readings by name, and MINE's running average.
 
-    `second` is the output of the second network. JS also reads SMILE, which shares its training.
+    `second` is the output of the second network. JS also returns SMILE, which uses its networks.
     """
     if name == "mine":
         found, log_average = bounds.mine(scores, log_average)
@@ -120,8 +120,8 @@ def exact_outputs(name: str, log_ratio: Any) -> tuple[Any, Any]:
 def clip_pull(values: jax.Array) -> jax.Array:
     """Clip values to 1e6, and their gradients to 1.
 
-    This differs from Poole et al. (2019): the gradient of the mean of e^f with respect to one pair
-    may exceed float32, which would stop all estimators that train in the same program.
+    Poole et al. (2019) do not clip. The gradient of the mean of e^f with respect to the score f of
+    a pair may exceed float32, which would stop all estimators that train in the same program.
     """
     return jnp.clip(jnp.nan_to_num(values), -1e6, 1e6)
 
@@ -135,7 +135,10 @@ clip_pull.defvjp(
 def apply_methods(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return objectives, nats by "critic/estimator", and MINE's averages of (x, y) by method."""
+    """Return objectives, estimates in nats and MINE's averages by "critic/estimator".
+
+    `data` are arrays (x, y) by method.
+    """
     objectives, nats, averages = {}, {}, {}
     for name, method in methods.items():
         found, readings, averages[name] = method.apply(
@@ -149,13 +152,13 @@ def apply_methods(
 def total_loss(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[Any, tuple[dict[str, Any], Any]]:
-    """Return the summed loss of all methods, which have separate parameters, nats and averages."""
+    """Return the summed loss of all methods with separate parameters, and (nats, averages)."""
     objectives, nats, averages = apply_methods(methods, params, log_averages, data)
     return -sum(objectives.values()), (nats, averages)
 
 
 def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any]) -> Any:
-    """Return the initial parameters of all methods, and the log of MINE's averages."""
+    """Return the initial parameters and log averages (for MINE) of all methods."""
     keys = dict(zip(methods, jax.random.split(rng, len(methods)), strict=True))
     params = {name: method.init(keys[name], *data[name]) for name, method in methods.items()}
     return params, {name: jnp.zeros(()) for name in methods}
@@ -166,7 +169,7 @@ def check_estimation(config: Config, keys: Keys) -> None:
     check_config(config, keys)
     for key in ("critics", "widths", "joint_widths"):
         if not config[key]:
-            raise UserError(f"{key} must not be empty: give at least one entry")
+            raise UserError(f"{key} must not be empty: set at least one entry")
     if "read_every" in config and config.num_steps % config.read_every:
         raise UserError(
             f"read_every must divide num_steps {config.num_steps} (got {config.read_every}): set "
@@ -175,7 +178,7 @@ def check_estimation(config: Config, keys: Keys) -> None:
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the ceiling and label of each reading on a batch."""
+    """Return the ceiling and the label of each estimate on a batch."""
     flat = jnp.zeros((config.batch_size, config.batch_size))
     found = {name: {"ceiling": None, "label": LABELS[name]} for name in ("ksg", "cca")}
     for name in config.estimators:
@@ -185,19 +188,19 @@ def claims(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def describe(reading: Estimate, name: str) -> dict[str, Any]:
-    """Return the label of a reading, such as "lower bound", and its ceiling or None."""
+    """Return the label of an estimate, such as "lower bound", and its ceiling or None."""
     ceiling = float(reading.ceiling)
     label = f"{reading.side} bound" if reading.is_bound else LABELS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}
 
 
 def show_ceiling(nats: float | None) -> str:
-    """Return a ceiling in nats, or "none"."""
+    """Format a ceiling in nats, or "none"."""
     return "none" if nats is None or not math.isfinite(nats) else f"{nats:.2f}"
 
 
 def make_row(name: str, claimed: Mapping[str, Any], **numbers: Any) -> dict[str, Any]:
-    """Return a table row for a "critic/estimator": its numbers, label and ceiling."""
+    """Return the numbers, label and ceiling for a "critic/estimator", as a table row."""
     critic, estimator = name.split("/")
     return {**numbers, "critic": critic, "estimator": estimator, **claimed[estimator]}
 
@@ -208,17 +211,18 @@ def fit_and_read(
     held_out: Sequence[tuple[Any, Any]],
     rng: Any,
 ) -> dict[str, Any]:
-    """Train all methods on draw(rng) -> (x, y); return mean held-out readings in nats.
+    """Train all methods on draw(rng) -> (x, y), and return mean held-out estimates in nats.
 
-    The first of two held-out parts chooses the step at which each method reads the second part: a
-    bound chosen on its own data is not a bound, and large values of other readings are not better.
+    The first of two held-out parts selects the step at which each method is evaluated on the second
+    part. A bound selected on its own data is not a bound, and larger values of other estimates are
+    not better.
     """
     chooses, (_, reads) = fit_and_watch(config, draw, held_out, rng)
     return {name: reads[name].mean(1)[judge(name, *chooses).mean(1).argmax()] for name in reads}
 
 
 def judge(name: str, objectives: Mapping[str, Any], readings: Mapping[str, Any]) -> Any:
-    """Return the objective that chooses the step of a reading, by step and batch."""
+    """Return the objective that selects the step of an estimate, by step and batch."""
     critic, estimator = name.split("/")
     return objectives.get(f"{critic}/{BY_OBJECTIVE.get(estimator)}", readings[name])
 
@@ -229,7 +233,7 @@ def fit_and_watch(
     held_out: Sequence[tuple[Any, Any]],
     rng: Any,
 ) -> tuple[tuple[dict[str, Any], dict[str, Any]], ...]:
-    """Train all methods on draw(rng) -> (x, y); read held-out parts every `read_every` steps."""
+    """Train all methods on draw(rng) -> (x, y), and evaluate them every `read_every` steps."""
     methods, batch_size = make_methods(config), config.batch_size
     tx = optax.adam(config.learning_rate)
     params, averages = init_methods(methods, rng, dict.fromkeys(methods, draw(rng)))

@@ -6,10 +6,11 @@ r"""Estimate the mutual information of two arrays, with intervals.
     cpc information --x a.npy --y b.npy --quick
 
 The files contain paired rows, (n, dx) and (n, dy), as .npy, .npz, .csv or .parquet. Estimators are
-trained on some rows and evaluated on others, with interval, ceiling, value for shuffled y, and a
-line over 1 / n that predicts the effect of more rows. Writes information.html, .md and .json, and
-scores.json, into --workdir, by default runs/information (with --quick runs/information-quick).
-Results of other files or settings are not overwritten. Keys are defined in configs/arrays.py.
+trained on some rows and evaluated on others. Each estimate has an interval, a ceiling, its value
+for shuffled y, and a line over 1 / n that predicts the effect of more rows. Writes
+information.html, .md and .json, and scores.json, into --workdir, by default runs/information (with
+--quick, runs/information-quick). Results of other files or settings are not overwritten. Keys are
+defined in configs/arrays.py.
 """
 
 import pathlib
@@ -28,7 +29,7 @@ from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
 from experiments.information.rotations import measure
 
-#: Keys that a folder records: the config and the two files.
+#: Recorded keys, which are those of the config and the two files.
 RECORDED = {
     **configs.arrays.KEYS,
     "x": Key("", "file with x", is_path=True),
@@ -53,7 +54,7 @@ def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> N
 
 
 def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib.Path) -> None:
-    """Estimate the information of pairs; write scores and page into a folder."""
+    """Estimate the information of pairs, and write scores and page into a folder."""
     begin, num_rows = time.perf_counter(), len(pairs.x)
     dims = pairs.x.shape[1], pairs.y.shape[1]
     print(f"{num_rows:,} rows of {dims[0]} + {dims[1]} columns", *pairs.remarks, sep="\n")
@@ -76,13 +77,13 @@ def check(config: Config) -> None:
     """Validate a config without reading the arrays."""
     check_estimation(config, configs.arrays.KEYS)
     if "info_nce" not in config.estimators:
-        raise UserError("estimators lacks info_nce, on which the claim is based: add it")
+        raise UserError("estimators must contain info_nce, which the claim needs: add info_nce")
 
 
 def main(config: Config) -> None:
-    """Take the flags."""
+    """Estimate the information of the files given by --x and --y."""
     if not X.value or not Y.value:
-        raise UserError("name two files of numbers, --x a.npy --y b.npy")
+        raise UserError("--x and --y are required, e.g. --x a.npy --y b.npy")
     if IS_QUICK.value:
         config = with_settings(config, QUICK)
     default = "runs/information-quick" if IS_QUICK.value else "runs/information"
@@ -90,8 +91,8 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    X = flags.DEFINE_string("x", None, "File of the one side: a row a sample.")
-    Y = flags.DEFINE_string("y", None, "File of the other: row i belongs to row i of x.")
-    IS_QUICK = flags.DEFINE_bool("quick", False, "Few steps, rows and estimators: to see it work.")
+    X = flags.DEFINE_string("x", None, "File with x, one sample per row.")
+    Y = flags.DEFINE_string("y", None, "File with y, whose row i is paired with row i of x.")
+    IS_QUICK = flags.DEFINE_bool("quick", False, "Use few steps, rows and estimators, for a test.")
     CONFIG = cli.define_config(configs.arrays.__file__)
     cli.run(lambda: main(CONFIG.value))

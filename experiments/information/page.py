@@ -1,4 +1,4 @@
-"""Pages of the experiments on estimators, and of two arrays with the claims about them."""
+"""Pages of the experiments on estimators, and of estimates for two arrays."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from experiments.information.rotations import Interval, Reading
 
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
-#: Critics of the staircase: color and title.
+#: Color and title of each critic of the staircase.
 CRITICS = {
     "exact": (draw.GRAY, "exact log ratio"),
     "separable": (draw.BLUE, "separable critic"),
@@ -32,10 +32,10 @@ CRITICS = {
 }
 COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED, "#7a4fc9", "#0e8fa3", "#a35a0e", draw.INK)
 MARKERS = "osD^vPX*"
-#: The laws of Song and Ermon (2020): key, title, and the ratio of an exact estimator.
+#: Key, title and exact ratio of each law in Song and Ermon (2020).
 LAWS = (
     ("rows", "top rows: grows, as a share of all rows", None),
-    ("processing", "a processed copy beside: stays at 1", 1.0),
+    ("processing", "with a processed copy: stays at 1", 1.0),
     ("independence", "two independent images: 2", 2.0),
 )
 
@@ -44,7 +44,7 @@ def write_information_report(workdir: str | Path) -> Path:
     """Write report.html and figures/*.png from metrics.jsonl and table.json of a run."""
     workdir = Path(workdir)
     if not (workdir / "table.json").exists():
-        raise UserError(f"{workdir} lacks table.json: repeat the command until it has finished")
+        raise UserError(f"{workdir} has no table.json: repeat the command until it has finished")
     run = read_run(workdir)
     kind = str(run.config.get("kind"))
     title, _, make_parts = PAGES[kind]
@@ -59,7 +59,7 @@ def write_information_report(workdir: str | Path) -> Path:
 
 
 def read_table(path: Path) -> Frame:
-    """Return the estimates of a run, one per row; diverged ones are NaN."""
+    """Return the estimates of a run, one per row, with NaN for diverged estimates."""
     table = pd.DataFrame(read_json(path))
     names = [name for name in ("value", "bias", "spread", "ratio", "ceiling") if name in table]
     return table.astype(dict.fromkeys(names, float))
@@ -150,7 +150,7 @@ PAGES = {
 
 
 def by_reading(table: Frame) -> dict[str, Frame]:
-    """Return the rows of each estimator, and of each critic if several, by title."""
+    """Return the rows of each estimator, or of each critic if there are several, by title."""
     found = {}
     for name, title in TITLES.items():
         critics = dict(iter(table[table.estimator == name].groupby("critic", sort=False)))
@@ -160,12 +160,12 @@ def by_reading(table: Frame) -> dict[str, Frame]:
 
 
 def staircase_figure(train: Frame, here: Frame, task: str) -> Drawing | None:
-    """Plot the readings of a task over the steps: a panel per estimator, a line per critic."""
+    """Plot the estimates for a task by step, with a panel per estimator and a line per critic."""
     names = [name for name in TITLES if name in set(here.estimator)]
     if not len(train):  # the records are lost
         return None
     figure, panels = draw.make_figure(len(names), num_columns=4, width=11.0, row_height=2.5)
-    edges = np.r_[0, train.step]  # a step's record closes its window
+    edges = np.r_[0, train.step]  # a record is at the end of its window
     for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
         for critic, (color, words) in CRITICS.items():
             where = "any" if critic == "exact" else task
@@ -193,7 +193,7 @@ def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) ->
         return
     half = train.step.iloc[0] / 2  # a record is the mean of the window that it closes
     known = train[np.isfinite(train[name])]
-    # Values are clipped far outside the axes; a diverged spread would hide everything else.
+    # Clip values far outside the axes, and omit a diverged spread, which would hide other lines.
     mean, std = (np.clip(known[key], -1e6, 1e6) for key in (name, f"{name}/std"))
     steps, near = known.step - half, std < 1e2
     axes.fill_between(steps, mean - std, mean + std, where=near, color=color, alpha=0.18, lw=0)
@@ -201,7 +201,7 @@ def draw_reading(axes: Axes, train: Frame, name: str, color: str, words: str) ->
 
 
 def tasks_figure(table: Frame) -> Drawing:
-    """Draw a chart of tasks by estimators, colored by estimate minus truth."""
+    """Draw a heat map of estimate minus truth, by task and estimator."""
     bias = {title: rows.set_index("task").bias for title, rows in by_reading(table).items()}
     bias = pd.DataFrame(bias).loc[tasks := table.task.unique()]
     size = 4.2 + 0.8 * bias.shape[1], 1.7 + 0.24 * len(tasks)
@@ -236,7 +236,7 @@ def consistency_figure(table: Frame) -> Drawing:
     return figure
 
 
-#: Labels of readings of two arrays: prefix, title and color.
+#: Prefix, title and color of each kind of label for two arrays.
 LABELS = (
     ("lower", "lower bounds", draw.BLUE),
     ("upper", "upper, if its model holds", draw.GREEN),
@@ -244,23 +244,25 @@ LABELS = (
 )
 #: Method for two arrays and caption of the figures.
 HOW = (
-    "In each of four rotations half of the rows trains, a quarter chooses the step (early "
-    "stopping), and a quarter is read: each row once, by networks that never saw it.",
-    "Intervals are Student's, 95 %, over disjoint batches of held-out rows; for KSG and CCA over "
-    "at most ten disjoint parts of the rows; for the null, the range of one more shuffle. They "
-    "hold for these networks and independent rows, and ignore that rotations share training rows.",
-    "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
-    "the same held-out rows. Its end is what these networks would read with more rows; for a lower "
-    "bound, it is one as well.",
+    "In each of four rotations, half of the rows are for training, a quarter for early stopping, "
+    "and a quarter for evaluation. Each row is evaluated once, by networks not trained on it.",
+    "Intervals are Student's, 95 %, over disjoint batches of held-out rows. For KSG and CCA, they "
+    "are over at most ten disjoint parts of the rows, and for the null, the range of one more "
+    "shuffle. "
+    "They hold for these networks and independent rows, and ignore that rotations share training "
+    "rows.",
+    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows, "
+    "and evaluated on the same held-out rows. The end of the line predicts the value of these "
+    "networks with more rows. For a lower bound, this value is a lower bound as well.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
-    "if there is one in sight. Colors: what may be claimed."
+    "if it is within the axes. Colors: whether the value is a lower, an upper or no bound."
 )
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
-    """Return the reading that the claim is based on: InfoNCE with the chosen critic."""
+    """Return the estimate of InfoNCE with the best critic, on which the claim is based."""
     return next(one for one in readings if one.estimator == "info_nce" and one.null)
 
 
@@ -271,7 +273,7 @@ def title_of(reading: Reading) -> str:
 
 
 def state_of(reading: Reading) -> str:
-    """Return chance (shuffled rows reach the value), fine, warn or saturated."""
+    """Return "chance" if shuffled rows reach the value, otherwise "fine", "warn" or "saturated"."""
     found, null = reading.found, reading.null
     if null is not None and found.low <= null.high:
         return "chance"
@@ -308,7 +310,7 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
 
 
 def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> list[str]:
-    """Return the claims if shuffled rows also reach the bound."""
+    """Return the claims about two arrays whose shuffled rows also reach the bound."""
     best = headline(readings)
     nats, null = format_nats(best.found), format_nats(best.null or best.found)
     read = nats if nats == "diverged" else f"reads {nats} nats"
@@ -335,7 +337,7 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
 
 
 def critic_limits(readings: Sequence[Reading]) -> list[str]:
-    """Return a clause if estimates without a critic show that it misses dependence, or []."""
+    """Return a clause if estimates without a critic exceed the critic's limit, otherwise []."""
     limit = headline(readings).limit
     above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
     read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
@@ -343,7 +345,7 @@ def critic_limits(readings: Sequence[Reading]) -> list[str]:
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return a clause on the gain with more rows, from the line over 1 / n, or []."""
+    """Return a clause on the gain from more rows, by the line over 1 / n, or []."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
@@ -361,7 +363,7 @@ def more_data(reading: Reading) -> list[str]:
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     """Return claims about the estimates that are not bounds.
 
-    No lower bound from n rows can pass 2 ln n + 5 (McAllester & Stratos 2020).
+    No lower bound from n rows can exceed 2 ln n + 5 nats (McAllester & Stratos 2020).
     """
     values = [r.found.value for r in readings if r.label.startswith("no ")]
     known = [value for value in values if abs(value) < DIVERGED]
@@ -387,7 +389,7 @@ def format_nats(interval: Interval) -> str:
 
 
 def show_found(reading: Reading) -> str:
-    """Format a reading with its interval, which is omitted at a ceiling as not informative."""
+    """Format an estimate with its interval, which is omitted if the estimate is saturated."""
     if state_of(reading) == "saturated":
         return f"{show_nats(reading.found.value)}, at its ceiling"
     return format_nats(reading.found)
@@ -432,7 +434,7 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
 
 
 def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) -> list[Score]:
-    """Convert readings, except diverged ones, to the scores of a run directory."""
+    """Convert estimates that have not diverged to scores of a run directory."""
     return [
         Score(
             "information", data, "row", "x, y", f"{one.estimator}, {one.critic}", "nats",
@@ -446,7 +448,7 @@ def to_scores(readings: Sequence[Reading], data: str, seed: int, num_rows: int) 
 
 
 def estimates_figure(readings: Sequence[Reading]) -> Drawing:
-    """Plot the readings of two arrays with interval, null and ceiling, one per line."""
+    """Plot the estimates for two arrays, one per line, with interval, null and ceiling."""
     shown = [one for one in readings if abs(one.found.value) < DIVERGED]
     figure, (axes,) = draw.make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
     gray: dict[str, Any] = {"color": draw.GRAY, "linewidth": 5, "alpha": 0.6}

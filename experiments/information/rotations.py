@@ -1,4 +1,4 @@
-"""Estimates on held-out rows of two arrays, also with shuffled y and with fewer rows."""
+"""Estimates on held-out rows of two arrays, including shuffled y and fewer training rows."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from experiments.command.config import Config
 from experiments.information.arrays import ROTATIONS, TRANSFORMS, Pairs, rotate
 from experiments.information.estimators import TITLES, claims, describe, fit_and_watch, judge
 
-#: Fractions of the training rows, for the points of the line over 1 / n.
+#: Fractions of the training rows at which the line over 1 / n is fitted.
 FRACTIONS = (1.0, 0.5, 0.25)
 #: Number of disjoint parts whose spread gives the intervals of KSG and CCA, and the rows per column
 #: that each part needs for canonical correlations.
@@ -36,10 +36,10 @@ class Interval(NamedTuple):
 class Reading(NamedTuple):
     """The result of one estimator with one critic.
 
-    `null` is the mean over shuffled y, with the 95 % range of another shuffled value; `line` the
-    means over rotations at 1 / n, 2 / n and 4 / n; `limit` the extrapolation of the line to
-    1 / n = 0; `gain` its difference from the value with all rows; `bend` the difference of the
-    middle point from the straight line through the other two.
+    `null` is the mean over shuffled y, with the 95 % range of another shuffled value. `line`
+    contains means over rotations at 1 / n, 2 / n and 4 / n, for n training rows. `limit` is the
+    extrapolation of the line to 1 / n = 0, and `gain` is its difference from the value with all
+    rows. `bend` is the difference of the middle point from the line through the other two points.
     """
 
     estimator: str
@@ -55,14 +55,14 @@ class Reading(NamedTuple):
 
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
-    """Return the mean of values with Student's interval, of the mean or of another value."""
+    """Return the mean of values with Student's interval, or with that of another value."""
     n, mean = len(values), float(values.mean())
     reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
     return Interval(mean, mean - float(reach), mean + float(reach))
 
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return the readings of all estimators; the best critic's also have a null and a line."""
+    """Return the readings of all estimators, with a null and a line for the best critic."""
     sizes, full = plan(len(pairs.x), config), {}
     conditional = ["conditional"] if "club" in config.estimators else []
     for critic in [*config.critics, *conditional]:
@@ -105,7 +105,7 @@ class Sizes(NamedTuple):
 
 
 def plan(num_rows: int, config: Config) -> Sizes:
-    """Return sizes with four evaluation batches, and two training batches at the least fraction."""
+    """Return sizes with four evaluation batches, and two training batches in each fraction."""
     quarter = num_rows // ROTATIONS
     return Sizes(quarter, *(min(n, quarter // 4) for n in (config.batch_size, config.read_size)))
 
@@ -119,13 +119,13 @@ def fit(
     fraction: float = 1.0,
     shuffle: int = 0,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the objective (4,) at the chosen step and the nats (4, batches) of each reading."""
+    """Return the objective (4,) at the best step and the nats (4, batches), for each estimate."""
     num_train = int(2 * sizes.quarter * fraction)
     rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
     x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
     names = [name for name in config.estimators if (name == "club") == (critic == "conditional")]
     own = {"estimators": tuple(names), "critics": (critic,), "batch_size": sizes.read}
-    shared = {"seed": 0, "max_rows": 0}  # static, so one compiled program serves all values
+    shared = {"seed": 0, "max_rows": 0}  # constant, so that one compiled program serves all values
     num_choosing = math.ceil(fraction * (sizes.quarter // sizes.read))
     rngs = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), shuffle), ROTATIONS)
     own = FrozenConfigDict({**config, **own, **shared})
@@ -158,7 +158,7 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
 
 
 def with_line(reading: Reading, points: np.ndarray) -> Reading:
-    """Fit a line over 1 / n to the points (fractions, rotations) of each rotation."""
+    """Fit a line over 1 / n to the points (fractions, rotations), separately for each rotation."""
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
     first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
@@ -168,7 +168,7 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
 
 
 def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return the readings of KSG and CCA; report the reason if one fails."""
+    """Return the readings of KSG and CCA, and report the reason if one of them fails."""
     readings, width = [], pairs.x.shape[1] + pairs.y.shape[1]
     filled = np.clip(len(pairs.x) // (ROWS_PER_COLUMN * width), MIN_PARTS, MAX_PARTS)
     for name, estimate, num_parts in (
@@ -183,7 +183,7 @@ def read_samples(pairs: Pairs, config: Config, say: Callable[[str], None]) -> li
 
 
 def less_bias(x: np.ndarray, y: np.ndarray) -> Estimate:
-    """Return `cca` minus its bias on independent Gaussian data, dx dy / 2n."""
+    """Return `cca` minus dx dy / 2n, its bias on n independent rows of widths dx and dy."""
     found = cca(x, y)
     value = found.value - x.shape[1] * y.shape[1] / (2 * len(x))
     return dataclasses.replace(found, value=value)
@@ -192,10 +192,10 @@ def less_bias(x: np.ndarray, y: np.ndarray) -> Estimate:
 def read_sample(
     name: str, estimate: Callable[..., Estimate], num_parts: int, pairs: Pairs, config: Config
 ) -> Reading:
-    """Return an estimate on all rows, with a line from halves and quarters of them.
+    """Return an estimate on all rows, with a line from estimates on halves and quarters.
 
     The interval of the mean over disjoint parts is shifted to the value on all rows, since the
-    variance falls as 1 / n (Holmes & Nemenman 2019). The null shuffles each quarter.
+    variance falls as 1 / n (Holmes & Nemenman 2019). The null shuffles y within each quarter.
     """
     scale, quarter = TRANSFORMS[config.transform], len(pairs.x) // ROTATIONS
     orders = [np.roll(np.arange(len(pairs.x)), -r * quarter) for r in range(ROTATIONS)]
@@ -204,7 +204,7 @@ def read_sample(
         x, y = pairs.x[rows], pairs.y[rows_of_y]
         found = estimate(scale(x, x), scale(y, y))
         if not math.isfinite(found.value):
-            raise UserError("a direction of y is a linear map of x")
+            raise UserError("a linear combination of the columns of y is a linear function of x")
         return found
 
     whole = read(orders[0], orders[0])

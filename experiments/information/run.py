@@ -1,4 +1,4 @@
-"""Pipeline of the experiments on estimators: validation, measurement, table and page."""
+"""Pipeline of the experiments on estimators, from validation to measurement, table and page."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ ON_ONE_DEVICE = False
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
-    """Return a config after validation."""
+    """Validate and return a config."""
     check_estimation(config, kind.KEYS)
     kind.check(config)
     return config
@@ -57,10 +57,10 @@ def measure_each(
     measure: Callable[[Any], dict[str, Any]],
     headline: tuple[str, ...],
 ) -> str:
-    """Measure the units missing in metrics.jsonl; return the signal that stopped it, or ""."""
+    """Measure the units missing in metrics.jsonl, and return the signal that stopped it, or ""."""
     recorded = folder / "metrics.jsonl"
     lines = read_lines(recorded) if recorded.exists() else []
-    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # undamaged ones
+    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # undamaged lines
     console = ProgressWriter(len(units), describe_values(*headline), seconds_between=0.0)
     if done:
         console.say(f"resuming after {done} of {len(units)}")

@@ -1,4 +1,4 @@
-"""The staircase: estimators train on correlated Gaussians whose information rises by levels."""
+"""The staircase, in which estimators train on Gaussians whose information rises in levels."""
 
 import math
 import pathlib
@@ -23,7 +23,7 @@ MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Train over all levels; return the signal that stopped it, or ""."""
+    """Train over all levels, and return the signal that stopped the training, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
     tx, _ = train.make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
     each = estimators.make_methods(config)
@@ -53,11 +53,11 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 def check(config: Config) -> None:
     """Validate `levels`, `maps` and `log_every`."""
     if not config.levels or not config.maps:
-        raise UserError("levels or maps is empty: give at least one of each")
+        raise UserError("levels or maps is empty: set at least one level and one map")
     for nats in config.levels:
         if not 0 <= nats <= 9 * config.dim:
             raise UserError(
-                f"levels must be from 0 to {9 * config.dim} for dim {config.dim} (got {nats})"
+                f"levels must be between 0 and {9 * config.dim} for dim {config.dim} (got {nats})"
             )
     if config.steps_per_level % config.log_every:
         raise UserError(
@@ -72,7 +72,7 @@ def level(config: Config, step: int) -> np.float32:
 
 
 def make_loss(config: Config, methods: dict) -> Callable:
-    """Return loss_fn(params, extra, batch, rng), which draws pairs with `batch` nats."""
+    """Return loss_fn(params, extra, batch, rng), where `batch` is the information in nats."""
 
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
@@ -86,7 +86,7 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
-    """Return the nats of each estimator at the exact log ratio, which is invariant to maps."""
+    """Return the estimates in nats at the exact log ratio, which is invariant to maps."""
     return {
         f"any/exact/{key}": reading.value
         for name in config.estimators
@@ -97,7 +97,7 @@ def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
-    """Return a function from sums over some steps to the mean and spread of each reading."""
+    """Return a function from sums over steps to the mean and spread of each estimate."""
 
     def summarize(sums, step):
         record = {"truth": float(level(config, step - 1))}
@@ -114,7 +114,7 @@ def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
 
 
 def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the value, bias and spread of each reading over the last half of each level."""
+    """Return the value, bias and spread of each estimate over the last half of each level."""
     train, claimed, rows = read_run(folder).train, estimators.claims(config), []
     for number, truth in enumerate(config.levels, start=1):
         end = number * config.steps_per_level

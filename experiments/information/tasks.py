@@ -1,4 +1,4 @@
-"""The benchmark of forty tasks: neural estimates, KSG and CCA, each from one sample."""
+"""The benchmark of forty tasks, with neural estimates, KSG and CCA on the same samples."""
 
 import functools
 import pathlib
@@ -16,12 +16,12 @@ from experiments.information.arrays import standardize
 from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
-#: Half of a sample is for training, a quarter to choose the step, a quarter for evaluation.
+#: Ends of the half of a sample for training and of the quarter for early stopping, as fractions.
 PARTS = (0.5, 0.75)
 
 
 def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
-    """Measure all tasks; return the signal that stopped it, or ""."""
+    """Measure all tasks, and return the signal that stopped the measurement, or ""."""
     train, chosen = (int(share * config.num_samples) for share in PARTS)
 
     @jax.jit
@@ -51,12 +51,12 @@ def check(config: Config) -> None:
 
 
 def choose(config: Config) -> list[Task]:
-    """Return the tasks whose names begin with a prefix in `tasks`; all without prefixes."""
+    """Return the tasks whose names begin with a prefix in `tasks`, or all without prefixes."""
     return [t for t in beyond_normal() if not config.tasks or t.name.startswith(config.tasks)]
 
 
 def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
-    """Return all estimates on a sample of each seed, standardized as in the suite."""
+    """Return all estimates on a sample per seed, which is standardized as in the suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
     pairs = [
         [standardize(z, z) for z in map(np.asarray, task.sample(rng, config.num_samples))]

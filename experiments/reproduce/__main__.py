@@ -1,4 +1,4 @@
-r"""Reproduce the paper's tables and figures: sweeps of ordinary runs, and a page of results.
+r"""Reproduce the paper's tables and figures by sweeps of ordinary runs, and write a results page.
 
     cpc reproduce --table 2 --scale small --data voices
     cpc reproduce --figure 3 --scale smoke --workdir runs/smoke
@@ -9,15 +9,16 @@ Covers tables 1 to 5, figures 2, 3, 5 and 6, and two tables that are not in the 
 (a cell for each choice that the paper leaves open) and --table bound (log N - L by the number of
 negatives, and against the probes). The size and estimated time are printed before the first cell.
 
---scale smoke checks in minutes that everything runs, on synthetic sound. small trains sound by the
-recipe of configs/audio_voices_paper.py (5,500 steps) with three seeds; Tables 1 and 2 are 27 cells,
-about 14 hours on 2 cores, and finished cells are kept. Table 5 is trained on books, at the paper's
-widths, for 300 steps. medium uses the same sound, wider images, and longer agents and text. paper
-has the paper's sizes and was never run. For a few minutes of a GPU, use cpc reproduce.train.
+--scale smoke checks in minutes that everything runs, on synthetic sound. --scale small trains on
+sound with the settings of configs/audio_voices_paper.py (5,500 steps) and three seeds. Tables 1 and
+2 are 27 cells and take about 14 hours on 2 cores; finished cells are kept. Table 5 is trained on
+books, at the paper's widths, for 300 steps. --scale medium has the same sound, wider networks for
+images, and longer training of agents and text. --scale paper has the paper's sizes and was never
+run. To use a GPU for a few minutes, run cpc reproduce.train.
 
-Writes all cells, and reproduction.html, .md and .json, into --workdir (default:
-runs/reproduced-SCALE-DATA). Tables share cells: another --table with the same --workdir adds the
-missing ones. Repeat the command to resume. For progress, run cpc status WORKDIR.
+All cells, and reproduction.html, .md and .json, are written to --workdir (default:
+runs/reproduced-SCALE-DATA). Tables share cells, so another --table with the same --workdir only
+adds missing cells. Repeat the command to resume. For progress, run cpc status WORKDIR.
 """
 
 import functools
@@ -107,9 +108,9 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
 
 
 def check_data(cell: Planned, geometry: Geometry) -> None:
-    """Check that the data folder of a cell exists, and contains positives for every offset.
+    """Check that a cell's local data exist, and that its sequences are longer than its offsets.
 
-    Cells download packages themselves.
+    Packaged data need not exist, since cells download them.
     """
     source, path = cell.config.data.source, cell.config.data.path
     is_local = source in ("files", "folder", "librispeech_tfds", "tfds")
@@ -153,20 +154,20 @@ if __name__ == "__main__":
     FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "Figure to reproduce.")
     ALL = flags.DEFINE_bool("all", False, "Reproduce every table and figure.")
     SCALE = flags.DEFINE_enum(
-        "scale", "small", list(cells.SCALES), "Size of the cells; Tables 1 and 2 at small or "
+        "scale", "small", list(cells.SCALES), "Size of the cells. Tables 1 and 2 at small or "
         "medium take about 14 hours on 2 cores, with three seeds.",
     )  # fmt: skip
     DATASET = flags.DEFINE_enum(
-        "data", None, list(cells.DATA), "Audio data; the default depends on the scale."
+        "data", None, list(cells.DATA), "Audio data. The default depends on the scale."
     )
     SEEDS = flags.DEFINE_integer(
-        "seeds", None, "Seeds per cell; default: 3 at small and medium, else 1.", lower_bound=1
+        "seeds", None, "Seeds per cell. Default: 3 at small and medium, else 1.", lower_bound=1
     )
     JOBS = flags.DEFINE_integer(
-        "jobs", 1, "Cells to run at a time, sharing cores and GPUs.", lower_bound=1
+        "jobs", 1, "Number of parallel cells, which share cores and GPUs.", lower_bound=1
     )
     SETTINGS = {
-        kind: flags.DEFINE_multi_string(kind, [], f"key=value for {kind} cells: data.path=...")
+        kind: flags.DEFINE_multi_string(kind, [], f"key=value for {kind} cells, e.g. data.path=...")
         for kind in cells.KINDS
     }
     DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print every command and exit.")

@@ -20,21 +20,22 @@ from experiments.training.contrastive import interpret
 from experiments.training.objective import scored, temperature
 from experiments.training.problem import model_variables
 
-#: Number of windows whose latents are anchors; intervals are over these windows.
+#: Number of windows whose latents are anchors, and over which intervals are computed.
 NUM_ANCHOR_WINDOWS = 16
 #: Maximum number of batches drawn.
 MAX_BATCHES = 512
-#: Maximum number of recordings with one independent negative each.
+#: Maximum number of recordings that each provide one independent negative.
 WANTED_RECORDINGS = 1023
 #: Sequence number of the candidates, which no anchor has.
 POOL = -1
 
 
 def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
-    """Estimate log N - L by offset, for each N = 2**p that the held-out latents suffice for.
+    """Estimate log N - L by offset, for each N = 2**p with enough held-out latents.
 
-    The candidates of an anchor are its positive and N - 1 latents of other recordings: first one
-    per recording, for which log N - L is a bound, then further latents. Intervals are over windows.
+    The candidates of an anchor are its positive and N - 1 latents of other recordings. They include
+    one latent per recording, for which log N - L is a bound, before further latents. Intervals are
+    computed over windows.
     """
     kind, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
@@ -47,7 +48,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         names = ", ".join(one.name for one in plan.geometry.branches)
         raise UserError(
             f"the bound by N needs a network with one branch (got {names} in {folder}): set one "
-            "direction and module"
+            "model.directions and model.modules=1"
         )
     # Checkpoints omit empty entries.
     params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
@@ -86,7 +87,7 @@ def different_windows(
     num_existing: Callable[[np.ndarray], np.ndarray],
     window_samples: int,
 ) -> Iterator[tuple[int, CPCOutputs]]:
-    """Yield each distinct window that is drawn, as its utterance and unmasked outputs."""
+    """Yield the utterance and the unmasked outputs of each distinct window that is drawn."""
     seen = set()
     for number in range(MAX_BATCHES):
         batch = draw(number)
@@ -137,7 +138,7 @@ def estimates(
     def is_candidate(anchor, candidate, offset):  # the positive is added separately
         return candidate.sequence == POOL
 
-    @jax.jit  # offsets only move the anchors, so all of them share one program
+    @jax.jit  # offsets only shift the anchors, so that all offsets share one program
     def losses(queries, moved):
         anchors = Position(sequence, moved, *np.zeros((2, b * t), int))
         return streaming_info_nce(queries, keys, anchors, candidates, is_candidate, 0)

@@ -1,6 +1,6 @@
 """The cells of each table and figure, their sizes, and the choices that the paper leaves open.
 
-A cell is an ordinary run with the settings of a scale, then the user's, then its own.
+A cell is an ordinary run. Its own settings override those of the user, which override the scale's.
 """
 
 import pathlib
@@ -31,7 +31,7 @@ class Scale(NamedTuple):
 
     settings: dict[str, dict[str, Any]]
     hours: dict[str, float]
-    """Hours per cell on two CPU cores by kind, estimated from single steps; {} if unknown."""
+    """Hours per cell on two CPU cores by kind, estimated from single steps, or {} if unknown."""
     seeds: int = 1
 
 
@@ -63,7 +63,7 @@ AUDIO_PROBES = {
     "probe.tasks": ("phones", "speakers"), "probe.hidden_width": 64,
     "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
 }  # fmt: skip
-#: Image settings below the paper's scale: Adam and ridge instead of the card's Muon and softmax.
+#: Image settings below the paper's scale, with Adam and ridge instead of Muon and softmax.
 IMAGE_SETTINGS = {
     "optim.name": "adam", "optim.learning_rate": 1e-3, "evaluate.num_images": 512,
     "probe.solver": "ridge", "probe.tasks": ("linear", "units"),
@@ -74,12 +74,12 @@ TEXT_PROBES = {
     "probe.tasks": ("movies", "products", "next"),
     "probe.features": ("z", "c", "random z", "random c", "bag"),
 }  # fmt: skip
-#: Text settings at small and medium: the paper's widths. Fits of this width take minutes each.
+#: Text settings at small and medium, with the paper's widths. Each fit then takes minutes.
 TEXT_SETTINGS = TEXT_PROBES | widths(2400) | {
     "model.embedding_width": 620, "probe.max_sentences": 2000, "probe.num_folds": 5,
 }  # fmt: skip
 ALL_IMAGE_TASKS = {"probe.tasks": ("linear", "supervised", "units")}
-#: Smoke test: the smallest sizes that run everything, with the paper's dot products.
+#: Smallest sizes at which the smoke test runs everything, with the paper's dot products.
 SMALLEST = length(20, log_every=10, save_every=20) | widths(16) | {"optim.warmup_steps": 2}
 SMALLEST_AUDIO = {
     "data.batch_size": 8, "model.padding": "causal", "loss.cosine": False,
@@ -100,7 +100,7 @@ SMALLEST_AGENT = {
     "num_env_steps": 2560, "log_rollouts": 2, "save_rollouts": 0, "model.widths": (16, 16),
     "model.memory_width": 16, "cpc.num_offsets": 4, "evaluate.num_steps": 0,
 }  # fmt: skip
-#: Audio at small and medium: a recipe that learns phones in half an hour.
+#: Audio settings at small and medium, which learn phones in half an hour.
 LEARNED = AUDIO_PROBES | recipe_of(audio_voices_paper)
 SCALES = {
     "smoke": Scale(
@@ -153,12 +153,12 @@ class Open(NamedTuple):
 
     what: str
     here: str
-    """The choice made here, in words; "" if the keys suffice."""
+    """The choice made here, in words, or "" if the keys suffice."""
     cell: str = ""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
     why_not: str = "no key varies it"
-    """The reported reason if no cell varies it."""
+    """The reported reason if no cell varies the choice."""
 
 
 #: Names of the cells in tables and figures, which are also directories of recorded reproductions.
@@ -194,7 +194,7 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for variant, names in AGENTS.items()
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
-#: Settings of all cells but those of `OPEN`.
+#: Settings of all cells except the cells in `OPEN`.
 OWN = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}
 
 #: The choices that the paper leaves open, with a cell if a key varies the choice.
@@ -251,9 +251,9 @@ class Kind(NamedTuple):
     """The configs that cells of a kind of data start from, and descriptions of its steps."""
 
     base: Any
-    """The config module below the paper's scale, except for audio."""
+    """The config module below the paper's scale, which audio data select instead."""
     paper: Any
-    """The config module at the paper's scale, whose docstring gives the source of the data."""
+    """The config module at the paper's scale, whose docstring describes the data."""
     describe: Callable[[Config], str]
     """Describes a step and the network."""
     in_paper: str
@@ -290,12 +290,12 @@ KINDS = {
     ),
 }  # fmt: skip
 
-#: Values for a cell of `OPEN` if the base already has its settings; other keys use their default.
+#: Values for a cell of `OPEN` if the base already has its settings. Other keys use their default.
 FALLBACK = {"negatives.shards": 4, "optim.schedule": "constant"}
 
 
 class Planned(NamedTuple):
-    """A run of a reproduction: a config file with settings, and the config that they make."""
+    """A run of a reproduction, with its config file, settings and resulting config."""
 
     name: str
     kind: str
@@ -327,20 +327,20 @@ def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> U
         user[kind] = parse_settings(config, [f"--config.{name}" for name in names])
         for key, value in user[kind].items():
             if key in own:
-                raise UserError(f"{key} differs between the cells (got {value!r}): omit it")
+                raise UserError(f"{key} differs between the cells (got {value!r}): remove the key")
             if key in ("model.horizon", "loss.align_to") and value:
-                raise UserError(f"{key} changes the offsets of the cells (got {value!r}): omit it")
+                raise UserError(f"{key} changes the cells' offsets (got {value!r}): remove the key")
     return user
 
 
 def cells_of(parts: Sequence[str], scale: str) -> list[str]:
-    """Return the distinct cells that the parts need; the smoke test omits open choices."""
+    """Return the distinct cells that the parts need, without open choices in the smoke test."""
     names = [name for part in parts if (part, scale) != ("open", "smoke") for name in PARTS[part]]
     return list(dict.fromkeys(names))
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of data of a cell, by default "audio"."""
+    """Return the data kind of a cell, by default "audio"."""
     if name in (TEXT, *FIGURE_6):
         return "text" if name == TEXT else "rl"
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
@@ -390,7 +390,7 @@ def plan_cells(
 
 
 def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, str]]:
-    """Return each open choice, its value here, and how a cell varies it, for the page."""
+    """Return the choices that the paper leaves open, with our values and variations, as rows."""
     rows = []
     for one in OPEN:
         base = with_shared(one.kind, scale, data, user)
@@ -405,7 +405,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
 
 
 def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dict[str, str]:
-    """Describe the size of the cells, and their hardware and total time, in a sentence each."""
+    """Describe the size of the cells in one sentence, and their hardware and time in another."""
     parts, hours = [], SCALES[scale].hours
     for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
@@ -435,7 +435,7 @@ def describe_plan(
 def merge_plans(
     plan: dict[str, Any], planned: Sequence[Planned], folder: pathlib.Path, recorded: Any
 ) -> dict[str, Any]:
-    """Merge a plan with the plan recorded in a folder; raise a UserError if they differ."""
+    """Merge a plan with the plan recorded in a folder, or raise UserError if they differ."""
     own = {cell.name: cell.settings for cell in planned}
     wanted = {"reproduction": plan, "cells": own, "command": command_line()}
     if recorded is None:
@@ -469,6 +469,6 @@ def merge_plans(
 
 
 def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that training depends on; probes may change between two starts."""
+    """Return the keys that affect training, without the keys of probes."""
     whole = flatten(with_settings(base, settings))
     return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}

@@ -1,6 +1,6 @@
-"""The paper's tables: the run for each row, and the claimed orders of rows.
+"""The paper's tables, with our run for each row and the claimed orders of rows.
 
-Only orders are tested: at sizes far below the paper's, absolute accuracies are not comparable.
+Only orders are tested, since absolute accuracies are not comparable at far smaller sizes.
 """
 
 import math
@@ -23,7 +23,7 @@ class PaperRow(NamedTuple):
     features: str
     method: str = "linear"
     paper: float | None = None
-    """Percent; None if the row is not in the paper."""
+    """Percentage in the paper, or None if the row is not in the paper."""
 
 
 class Claim(NamedTuple):
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
 
     @property
     def pairs(self) -> list[tuple[str, str, str]]:
-        """Neighboring rows in the order, as (lower, relation, higher).
+        """Pairs of neighboring rows in the order, as (lower, relation, higher).
 
         >>> Claim("", "2 < 4 < 8; 2 = 3").pairs
         [('2', '<', '4'), ('4', '<', '8'), ('2', '=', '3')]
@@ -56,7 +56,7 @@ class PaperTable(NamedTuple):
     metric: str = "accuracy"
 
     def effect(self, low: str, high: str) -> float | None:
-        """Return the paper's difference of two rows in points; None if it lacks one of them."""
+        """Return the difference of two rows in the paper, in points, or None if one is missing."""
         a, b = (next(row.paper for row in self.rows if row.label == one) for one in (low, high))
         return None if a is None or b is None else round(b - a, 6)
 
@@ -71,7 +71,7 @@ class Task(NamedTuple):
 
 
 def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
-    """Return half of Table 1: the paper's rows and ours, with shared and given claims."""
+    """Return half of Table 1, with the paper's rows, our rows, and shared and given claims."""
     rows = [
         ("chance (the largest class)", CHANCE, "", None),
         *((one.label, one.features, one.probe, one.accuracy) for one in paper.TABLE_1[task]),
@@ -83,7 +83,7 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
         ("CPC, one hidden layer", "c", "hidden", None),
     ]
     found: dict[str, PaperRow] = {}
-    for label, *probe in rows:  # the paper's row, if it has one, comes first
+    for label, *probe in rows:  # a row of the paper precedes our row with the same label
         found.setdefault(label, PaperRow(label, cells.MIXED, *probe))
     shared = (
         Claim(f"CPC holds more of the {what} than the same network untrained",
@@ -98,7 +98,7 @@ def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
 def table_2(
     by: str, names: Sequence[str], entries: Mapping[str, float], *claims: Claim
 ) -> PaperTable:
-    """Return half of Table 2: the paper's accuracies by label, with our cells."""
+    """Return half of Table 2, with the paper's accuracies by label and our cells."""
     rows = [
         PaperRow(label, cell, "c", paper=accuracy)
         for cell, (label, accuracy) in zip(names, entries.items(), strict=True)
@@ -195,14 +195,14 @@ TABLES = (
     table_of_text("which of two sentences of a document is next (no row of the paper)", "next",
                   "sentence within document", "score", "c"),
 )  # fmt: skip
-#: The smallest claimed effect with both rows in the paper, in points: 16 steps over 8.
+#: The smallest claimed effect with both rows in the paper, in points (16 steps over 8).
 SMALLEST_EFFECT = min(
     table.effect(low, high) or math.inf for table in TABLES for claim in table.claims
     for low, relation, high in claim.pairs if relation == "<"
 )  # fmt: skip
 PHONES_TABLE, IMAGES_TABLE = (next(one for one in TABLES if one.number == n) for n in "23")
 
-#: The tasks of Figure 6, each with an advance prediction of whether CPC helps.
+#: The tasks of Figure 6, each with a prediction, made in advance, of whether CPC helps.
 TASKS = (
     Task("seen_again", "<",
          "agents: CPC makes learning faster where memory tells what is seen later (4 of 5 levels)"),

@@ -1,4 +1,4 @@
-"""Drawings of a reproduction: the paper's Figures 3 and 6, and two that it lacks."""
+"""Drawings of a reproduction, of the paper's Figures 3 and 6 and two that are not in the paper."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from cpc.report import draw
 from cpc.results import Difference, Frame
 from experiments.reproduce.statistics import Learned
 
-#: Of Figure 6: the agents that are compared, with their colors.
+#: The agents that Figure 6 compares, with their colors.
 ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
-    """Draw the paper's Figure 3 in both readings; the frame is that of `Offsets`."""
+    """Draw the paper's Figure 3 in both readings, from the frame of `Offsets`."""
     figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
     readings = (
         ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
@@ -35,7 +35,7 @@ def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
 
 
 def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
-    """Draw log N - L against N, a line per offset, below its ceiling log N; `truth` by offset."""
+    """Draw log N - L against N, with a line per offset, its `truth`, and the ceiling log N."""
     figure, (axes,) = draw.make_figure(1, row_height=4.2)
     offsets, sizes = sorted(rows.offset.unique()), sorted(rows.n.unique())
     shown = offsets[:: max(1, len(offsets) // 6)]
@@ -54,7 +54,7 @@ def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
             last, color=draw.GRAY, linewidth=1, label="a bound up to here, then an estimate"
         )
     axes.set_xscale("log", base=2)
-    # In plain digits: a power's exponent would load all fonts of mathematics.
+    # Plain digits avoid loading the mathematical fonts, which exponents would need.
     axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
     draw.label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
     draw.add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -62,7 +62,7 @@ def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
 
 
 def spread(heights: np.ndarray, gap: float) -> np.ndarray:
-    """Return ascending heights moved apart to at least a gap, as far up as others go down.
+    """Move ascending heights apart to at least a gap, by equal amounts up and down.
 
     >>> spread(np.array([0.0, 0.5, 0.5, 1.0]), 0.25)
     array([0.   , 0.375, 0.625, 1.   ])
@@ -74,7 +74,7 @@ def spread(heights: np.ndarray, gap: float) -> np.ndarray:
 
 
 def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Figure:
-    """Draw a point per run: its strict bound, and the score of a linear probe on c."""
+    """Draw the score of a linear probe on c against the strict bound, with a point per run."""
     figure, panels = draw.make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
     for axes, (data, runs) in zip(panels, points.groupby("data"), strict=True):
         runs = runs.sort_values("percent", kind="stable")
@@ -95,7 +95,7 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
-    """Draw the paper's Figure 6: learning curves of seeds and their mean, a panel per task."""
+    """Draw the paper's Figure 6 with a panel per task, with curves of all seeds and their mean."""
     drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):

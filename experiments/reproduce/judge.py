@@ -3,11 +3,11 @@ r"""Probe the weights that `cpc reproduce.train` exported, and write a page of v
     cpc reproduce.judge
     cpc reproduce.judge --workdir runs/long --audio "probe.features=('c',)"
 
-Runs without a GPU. Each cell gets the probes of `cpc reproduce` and ABX at each exported step,
-except the supervised network, which does not depend on the weights. --audio sets keys of data and
-probes, for weights trained on another copy of the recordings, whose names and split must be equal.
-Writes the page of `cpc reproduce`, and exports.csv with every score of c by step. Repeat the
-command to resume.
+Runs without a GPU. Each exported step of a cell is evaluated by ABX and the probes of `cpc
+reproduce`, except the supervised network, which does not depend on the weights. --audio sets keys
+of data and probes, for weights trained on another copy of the recordings, whose names and split
+must be equal. Writes the page of `cpc reproduce`, and exports.csv with every score of c by step.
+Repeat the command to resume.
 """
 
 import functools
@@ -35,7 +35,7 @@ PROBE_STAMP = "probed.json"
 
 
 def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
-    """Probe each export that was not probed before, and write the page and the score table."""
+    """Probe the exports without scores, and write the page and the score table."""
     folder = pathlib.Path(workdir or "runs/cells").expanduser()
     read_reproduction(folder)  # raises if the folder has no plan
     cards = folder.glob(f"*/exported-*/{CARD}")
@@ -70,7 +70,7 @@ def judge(workdir: str | None, settings: Sequence[str], device: str) -> None:
 
 
 def judged_config(path: pathlib.Path, settings: Sequence[str]) -> Config:
-    """Return the config of a cell with the user's data and probe keys, and ABX added."""
+    """Return the config of a cell with ABX added, and with the user's data and probe keys."""
     names = [text.removeprefix("config.") for text in settings]
     if wrong := [name for name in names if not name.startswith(("data.", "probe."))]:
         raise UserError(

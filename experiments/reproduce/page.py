@@ -1,4 +1,4 @@
-"""The page that compares a reproduction with the paper: reproduction.html, .md and .json."""
+"""The page that compares a reproduction with the paper, as reproduction.html, .md and .json."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ from experiments.reproduce import cells, figures, statistics
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
 from experiments.reproduce.statistics import Reproduction, lead, mean_percent
 
-#: Maximum numbers of speakers (the paper's Figure 2 shows ten of 251) and of points.
+#: Maximum numbers of speakers and points. The paper's Figure 2 shows ten of 251 speakers.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
 NOTE = (
     "All intervals cover 95 %. They are the root of the sum of squares of Student's interval over "
@@ -148,7 +148,7 @@ def first_run(reproduction: Reproduction, cell: str) -> Run | None:
 
 
 def speakers_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 2: pieces of speech as points colored by speaker."""
+    """Return a section like the paper's Figure 2, a map of pieces of speech colored by speaker."""
     title, run = "Figure 2: what c knows of speakers", first_run(reproduction, cells.MIXED)
     try:
         found = maps.read_speaker_map(run) if run else None
@@ -200,7 +200,7 @@ def offsets_section(reproduction: Reproduction) -> Section:
 
 
 def units_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 5: patches that excite single units."""
+    """Return a section like the paper's Figure 5, with patches that excite single units."""
     title, run = "Figure 5: patches that excite a unit", first_run(reproduction, cells.IMAGE)
     path = run.workdir / "probes" / "units.npz" if run else None
     if path is None or not path.exists():
@@ -214,7 +214,7 @@ def units_section(reproduction: Reproduction) -> Section:
 
 
 def agents_section(learned: list[statistics.Learned]) -> Section:
-    """Return a section like the paper's Figure 6 for our tasks: curves, areas and verdicts."""
+    """Return a section like the paper's Figure 6, with curves, areas and verdicts for our tasks."""
     title = "Figure 6: agents with and without CPC"
     if not any(curves for one in learned for curves in one.curves):
         return Section(title, ["Not measured."])
@@ -246,7 +246,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
 
 
 def open_section(reproduction: Reproduction) -> Section:
-    """Return a section with each choice that the paper leaves open, and the effect of another."""
+    """Return a section with the choices that the paper leaves open, and the effects of others."""
     heads = {"open": "what", "here": "choice", "varied as": "change"}
     tables, known = [], reproduction.plan["open"]
     bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))
@@ -271,7 +271,7 @@ def open_section(reproduction: Reproduction) -> Section:
 
 
 def bound_section(reproduction: Reproduction) -> Section:
-    """Return a section with log N - L against N, with sharded negatives, and against probes."""
+    """Return a section that compares log N - L with N, with sharded negatives, and with probes."""
     first, sentences, drawings, tables = first_run(reproduction, cells.MIXED), [], [], []
     known = first.truth if first else None
     truth = {} if known is None else dict(zip(known.offset, known.mutual_information, strict=True))
@@ -341,7 +341,7 @@ def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
 
 
 def shards_frame(reproduction: Reproduction) -> Frame:
-    """Compare runs that differ only in negatives.shards: N, estimate, bound and phone accuracy."""
+    """Compare N, estimate, bound and phone accuracy of runs that differ in negatives.shards."""
     rows, names = [], (cells.MIXED, cells.OTHER_SHARDS)
     for cell, run in ((name, run) for name in names for run in reproduction.runs.get(name, [])):
         own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))

@@ -1,4 +1,4 @@
-"""Statistics of a reproduction: rows over seeds, verdicts on claims, orders, trends and curves."""
+"""Statistics of a reproduction, for rows over seeds, claims, orders, trends and curves."""
 
 import itertools
 import math
@@ -24,8 +24,8 @@ from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, SMALLEST_EFFECT, TABLES, PaperTable, Task
 from experiments.training.supervised import AT_LIMIT
 
-#: Effects assumed for power if the paper prints none, and margins for equality, half of the
-#: smallest effect: in points, and in area under a curve of returns between -1 and 1.
+#: Effects assumed for power if the paper prints none, and margins for equality, which are half of
+#: the smallest effect, both in points and in area under a curve of returns between -1 and 1.
 EFFECT_POINTS, EFFECT_RETURN = 1.0, 0.2
 EQUAL_POINTS, EQUAL_RETURN = SMALLEST_EFFECT / 2, EFFECT_RETURN / 2
 HELD, REFUTED, UNTOLD, MISSING = "held", "did not hold", "cannot be told", "not measured"
@@ -40,12 +40,12 @@ VERDICTS = {
     MISSING: "Not measured",
 }
 NUM_DRAWS = 4000
-#: Maximum number of rows whose orders are enumerated for an exact p.
+#: Maximum number of rows whose permutations are enumerated for an exact p-value.
 MAX_PERMUTED = 8
 #: Largest p and smallest number of offsets above chance for a verdict on a curve over offsets. The
 #: limit on p is strict because neighboring offsets share windows.
 MAX_P, MIN_OFFSETS = 0.01, 3
-#: Smallest offset at which bounds of runs are compared: nearer latents share sound with the
+#: Smallest offset at which bounds of runs are compared. Nearer latents share sound with the
 #: context, and their bounds are near the ceiling log N.
 MIN_FAR_OFFSET = 5
 kendalltau: Any = stats.kendalltau
@@ -111,7 +111,7 @@ def mean_percent(scores: Frame) -> Difference:
 
 
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
-    """Return `cpc.results.compare.lead` in points, and its number of seeds; UNKNOWN, 0 if empty."""
+    """Return `cpc.results.compare.lead` in points and its number of seeds, or (UNKNOWN, 0)."""
     a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
     over = lead_by_seed(a, b)
     if over is None:
@@ -125,13 +125,13 @@ def select(frame: Frame, **wanted: Any) -> Frame:
 
 
 def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
-    """Return the scores of a table's task by a linear probe on some features."""
+    """Return the scores of a linear probe on the given features for a table's task."""
     how = {"features": features, "method": "linear", "metric": table.metric}
     return select(scores, task=table.task, unit=table.unit, **how)
 
 
 def reach(over: Difference, relation: str, equal: float) -> dict[str, float]:
-    """Return the distance of a difference beyond the limit of each verdict, in half-intervals."""
+    """Return how far a difference is beyond the limit of each verdict, in half-intervals."""
     value, low, high = np.asarray(over[:3], float)
     down, up, margin = value - low, high - value, 0.0 if relation == "<" else equal
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,10 +161,10 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
 def decide(
     over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
 ) -> tuple[str, float]:
-    """Return the verdict on a difference over several seeds, and its p; NaN if not judged.
+    """Return the verdict on a difference over several seeds, and its p-value, NaN if not judged.
 
-    p is the two-sided level at which the interval would just decide, by Student's t over seeds. It
-    is below 0.05 if `judge_pair` decides, and conservative for the variance over test items.
+    The p-value is the two-sided level at which the interval would just decide, by Student's t over
+    seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
     """
     if seeds < 2:
         return (ONE_SEED if seeds else MISSING), math.nan
@@ -174,7 +174,7 @@ def decide(
 
 
 def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
-    """Return the power to find an effect with seeds of the same scatter; NaN if unknown.
+    """Return the power to find an effect with seeds of the same scatter, or NaN if unknown.
 
     This is the probability of an interval above 0, P(T > t) for a noncentral Student's T, as an
     expectation over the standard deviation of the seeds. With `equal`, it is the probability of an
@@ -191,7 +191,7 @@ def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> fl
 
 
 class Finding(NamedTuple):
-    """A claim and its verdict; `data` names the labelled set if the task has several."""
+    """A claim and its verdict. `data` names the labelled set if the task has several."""
 
     claim: str
     verdict: str
@@ -215,7 +215,7 @@ def judge_claim(
 
 
 def correct(findings: Sequence[Finding]) -> list[Finding]:
-    """Apply Holm's correction (1979) to the claims of a page; rejected verdicts become undecided.
+    """Apply Holm's correction (1979) to the claims of a page, so that some become undecided.
 
     The probability of any false verdict is then at most 5 %. Claims without a verdict do not count.
     """
@@ -230,7 +230,7 @@ def correct(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def join(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim, which holds if all pairs hold and is refuted if one is."""
+    """Return the verdict on a claim, which holds if all pairs hold, and not if one is refuted."""
     return next((one for one in (REFUTED, MISSING, ONE_SEED, UNTOLD) if one in verdicts), HELD)
 
 
@@ -240,12 +240,12 @@ class Result(NamedTuple):
     table: PaperTable
     data: str
     rows: Frame
-    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit,
-    whether supervised training ended at its maximum number of steps."""
+    """Rows by label, with cell, seeds, at_limit (whether supervised training ended at its maximum
+    number of steps), and paper, value, low and high in percent, which are NaN if not measured."""
     pairs: Frame
-    """One row per pair of each claim: claim, lower, relation, higher; value, low, high, paired and
-    seeds of the higher minus the lower in points, as in `lead`; verdict and p_value as in `decide`;
-    and the power for an effect in points."""
+    """One row per pair in each claim, with claim, lower, relation and higher, the difference of the
+    pair in points as in `lead` (value, low, high, paired, seeds), verdict and p_value as in
+    `decide`, and the power for an effect in points."""
     order: Difference | None
     """Kendall's tau between our order and the paper's, with p."""
 
@@ -281,7 +281,7 @@ def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
 
 
 def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
-    """Judge each pair of each claim of a table; see `Result.pairs`.
+    """Judge each pair in each claim of a table, and return `Result.pairs`.
 
     The interval of `lead` decides, so a difference must exceed the scatter over seeds, the scatter
     over test items, and both together.
@@ -301,7 +301,7 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
 def read_findings(
     reproduction: Reproduction, tables: Sequence[Result], more: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """Return all claims of the page after Holm's correction; `more` are claims without a table."""
+    """Return all claims of the page, and `more` claims without a table, after Holm's correction."""
     sets, found = Counter(one.table.title for one in tables), []
     for one in tables:
         for claim, rows in one.pairs.groupby("claim", sort=False):
@@ -336,7 +336,7 @@ def verdict(
 
 
 def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return Kendall's tau-b along the last axis; NaN if all values are equal.
+    """Return Kendall's tau-b along the last axis, or NaN if all values are equal.
 
     tau = sum sign(x_i - x_j) sign(y_i - y_j) / sqrt(pairs untied in x . pairs untied in y)
 
@@ -396,15 +396,15 @@ class Offsets(NamedTuple):
     """The accuracy by offset, as in Figure 3."""
 
     frame: Frame
-    """Columns offset, N and log N; chance in percent; acc_top1 and acc_pairwise in percent, each
-    with its interval over seeds."""
+    """Columns offset, N, log N, and chance, acc_top1 and acc_pairwise in percent, of which the last
+    two have intervals over seeds."""
     tau: float
     """Kendall's tau of acc_top1 with the offset."""
     p: float
-    """p of tau, exact if offsets were independent."""
+    """p-value of tau, which would be exact if offsets were independent."""
     finding: Finding
-    """Whether the curve falls, beyond chance and the scatter of the taus of seeds. Its p includes
-    this scatter; its power is for curves that fall at every offset."""
+    """Whether the curve falls, beyond chance and the scatter of tau over seeds. The p-value covers
+    this scatter, and the power is for curves that fall at every offset."""
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
@@ -441,7 +441,7 @@ class BoundAndProbe(NamedTuple):
     """The common offsets of these runs from `MIN_FAR_OFFSET` on."""
     num_near: int
     num_other: int
-    """Numbers of excluded runs: without such an offset, and with a clearly different N."""
+    """Numbers of runs excluded for lack of such an offset, and for a clearly different N."""
 
 
 def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> BoundAndProbe:
@@ -474,7 +474,7 @@ class Learned(NamedTuple):
 
     task: Task
     curves: tuple[dict[int, np.ndarray], ...]
-    """For each arm, frames and returns (2, points) by seed."""
+    """Frames and returns (2, points) by seed, for each arm."""
     areas: tuple[Difference, ...]
     """Area under the curves of each arm, over seeds."""
     over: Difference

@@ -10,10 +10,11 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
         --audio model.width=512 --audio model.dtype=bfloat16 --audio data.batch_size=64 \
         --audio negatives.shards=8
 
-Cells with equal programs share one compilation. Cells are neither probed nor checkpointed: held-out
-data are only evaluated for the loss, and weights are written when a cell reaches an --export-step
-or its end. Repeating the command skips finished cells and restarts interrupted ones from the
-beginning. Exports in half precision have 2 MB at the default width, 5 at 256 and 12 at 512.
+Cells with equal programs share one compilation. Cells are neither probed nor checkpointed. Held-out
+data are only used to evaluate the loss, and weights are written when a cell reaches an
+--export-step or its end. Repeating the command skips finished cells and restarts interrupted cells
+from the beginning. Exports in half precision have 2 MB at the default width, 5 MB at width 256 and
+12 MB at 512.
 """
 
 import functools
@@ -79,7 +80,8 @@ def train_cells(
         *_, last = ends = sorted({*export_steps, config.num_steps})
         if last > config.num_steps:
             raise UserError(
-                f"--export-step is past the last step {config.num_steps} (got {last}): lower it"
+                f"--export-step is past the last step {config.num_steps} (got {last}): set a lower "
+                "--export-step"
             )
         path, is_done = folder / name, (folder / name / f"exported-{last}" / CARD).exists()
         print(f"[{number}/{len(planned)}] {'done   ' if is_done else 'trains '}{name}", flush=True)
@@ -94,7 +96,7 @@ def train_cells(
 def train_cell(
     problem: Problem, programs: dict[str, Any], path: pathlib.Path, ends: Sequence[int], mesh: Any
 ) -> None:
-    """Train one cell with the programs of its `program_key`, exporting at the ascending `ends`."""
+    """Train one cell with the programs for its `program_key`, and export it at each of `ends`."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     loss = make_loss(problem, mesh)
@@ -134,7 +136,7 @@ def program_key(config: Config) -> str:
 def evaluate(
     problem: Problem, measure: Callable, mesh: jax.sharding.Mesh, state: TrainState
 ) -> list[dict[str, Any]]:
-    """Return the record of the loss on held-out data."""
+    """Return a record with the loss on held-out data, or [] without such data."""
     held_out, params = problem.held_out, state.ema or state.params
     if held_out is None:
         return []
@@ -156,12 +158,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    CELL = flags.DEFINE_multi_enum("cell", [], [*cells.TABLE_2], "Cell to train; default: all.")
-    PART = flags.DEFINE_string("part", "1/1", "i/n: train the i-th of n parts of the cells.")
+    CELL = flags.DEFINE_multi_enum("cell", [], [*cells.TABLE_2], "Cell to train. Default: all.")
+    PART = flags.DEFINE_string("part", "1/1", "Part of the cells to train, as i/n.")
     SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "Size of the cells.")
-    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value for all cells: model.width=256.")
+    SETTINGS = flags.DEFINE_multi_string("audio", [], "key=value for cells, e.g. model.width=256.")
     SEEDS = flags.DEFINE_integer(
-        "seeds", None, "Seeds per cell; default: 3 at small and medium.", 1
+        "seeds", None, "Seeds per cell. Default: 3 at small and medium.", 1
     )
     EXPORT = flags.DEFINE_multi_integer("export-step", [], "Additional step to export at.", 1)
     cli.run(main)

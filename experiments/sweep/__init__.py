@@ -1,1 +1,1 @@
-"""Sweeps over many runs of one config: `cpc sweep`."""
+"""Sweeps over many runs of one config, for `cpc sweep`."""

@@ -4,8 +4,8 @@ r"""Train many runs of one config over grids, single cells and seeds, and compar
         --grid config.negatives.rule=batch,own_sequence \
         --grid config.negatives.temperature=0.05,0.1 --seeds 3
 
-The cells are the product of all --grid and, in addition, each --cell, all with every seed. To vary
-one factor at a time:
+The cells are the product of all --grid flags and, in addition, each --cell, all with every seed. To
+vary one factor at a time:
 
     cpc sweep --config image_fashion_mnist --workdir runs/factors \
         --cell "" --cell "near: model.num_offsets=1" \
@@ -13,16 +13,16 @@ one factor at a time:
 
 --config.key=value sets a key of all cells. --grid cells.py reads a Python file with
 GRID = {"probe.tasks": [("phones",), ("phones", "speakers")]}, or
-CELLS = {"near": {"model.num_offsets": 1}}, or both: use it for values with commas or spaces.
+CELLS = {"near": {"model.num_offsets": 1}}, or both. Use a file for values with commas or spaces.
 
 To find the best of many cells, --rounds 3 trains all cells for a ninth of num_steps, the best third
-for a third, and the best ninth for all steps, ranked by a probe on the test set of the config. Do
-not report results on that set: choose another (for audio by data.train_list and data.test_list).
+for a third, and the best ninth for all steps, ranked by a probe on the test set of the config.
+Report results on another test set (for audio, set data.train_list and data.test_list).
 
-Each cell is a run directory below --workdir; --dry-run prints the command that trains it alone.
+Each cell is a run directory below --workdir, and --dry-run prints the command that trains it alone.
 The same command again skips finished cells, resumes others, and retries failed ones. Ctrl-C saves
 and stops all cells. `cpc status WORKDIR` shows their state. comparison.html, .md and .json are
-updated after each cell. Exit status: 0, or 1 if a cell failed.
+updated after each cell. The exit status is 1 if a cell failed, otherwise 0.
 """
 
 import functools
@@ -43,16 +43,16 @@ from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores,
 from experiments.sweep.jobs import Job, lock_folder, make_job, make_local
 
 GRID = flags.DEFINE_multi_string(
-    "grid", [], "config.key=value,value: an axis of the product; or a .py file. May be repeated."
+    "grid", [], "Axis of the product, as config.key=value,value, or a .py file. May be repeated."
 )
 CELL = flags.DEFINE_multi_string(
-    "cell", [], "'name: key=value ...': a cell; the name is optional, '' is the unchanged config."
+    "cell", [], "Cell, as 'name: key=value ...' or 'key=value ...'; '' is the unchanged config."
 )
 SEEDS = flags.DEFINE_integer("seeds", None, "Number of seeds per cell, starting from the config's.")
-JOBS = flags.DEFINE_integer("jobs", 1, "Parallel cells, which share the cores and GPUs.", 1)
+JOBS = flags.DEFINE_integer("jobs", 1, "Number of parallel cells, which share cores and GPUs.", 1)
 DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print the command of every cell and exit.")
 LAUNCHER = flags.DEFINE_enum(
-    "launcher", "local", ["local", "slurm"], "slurm: an array of jobs through submitit."
+    "launcher", "local", ["local", "slurm"], "This machine, or an array of jobs through submitit."
 )
 SLURM = flags.DEFINE_string(
     "slurm",
@@ -60,10 +60,10 @@ SLURM = flags.DEFINE_string(
     "Options of submitit: nodes, slurm_partition, tasks_per_node (one per GPU or per node), ...",
 )
 ROUNDS = flags.DEFINE_integer(
-    "rounds", 1, "Rounds, each with the best third of the cells, three times as long.", 1
+    "rounds", 1, "Number of rounds, each with the best third of cells and three times the steps.", 1
 )
 RANK_BY = flags.DEFINE_string(
-    "rank-by", None, "task/features whose score ranks cells; default: the first task on c or z."
+    "rank-by", None, "task/features whose score ranks cells. Default: the first task on c or z."
 )
 
 
@@ -75,7 +75,7 @@ def main(config_flag: flags.FlagHolder) -> None:
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
     rank_by = check_rank_by(config, RANK_BY.value) if ROUNDS.value > 1 else ("", "")
     if RANK_BY.value and ROUNDS.value == 1:
-        raise UserError("--rank-by applies only to rounds: also set --rounds")
+        raise UserError("--rank-by applies only to rounds: also set --rounds, e.g. --rounds 3")
     first = of_round(config, cells, ROUNDS.value - 1)
     for cell in first:
         running.check_cell(config, cell)
@@ -118,7 +118,7 @@ def main(config_flag: flags.FlagHolder) -> None:
 
 
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
-    """Return the cells of a round; without rounds, unchanged."""
+    """Return the cells with the num_steps of a round, or unchanged if there is one round."""
     return cells if ROUNDS.value == 1 else shorten(config, cells, rounds_left)
 
 
@@ -133,7 +133,7 @@ def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
 def merge_plans(
     config: Config, cells: Sequence[Cell], folder: pathlib.Path, recorded: Any
 ) -> dict[str, Any]:
-    """Return the plan of a sweep; check that a recorded one agrees."""
+    """Return the plan of a sweep, after checking that a recorded plan is the same."""
     wanted = {
         "config": plain(config),
         "rounds": [ROUNDS.value, RANK_BY.value],
@@ -146,7 +146,7 @@ def merge_plans(
 
 
 def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
-    """Check that a folder contains the same sweep; the error names the differences."""
+    """Raise UserError with the differences if a folder contains another sweep."""
     if "reproduction" in recorded:
         raise UserError(f"{folder} contains a reproduction: choose another --workdir for the sweep")
 

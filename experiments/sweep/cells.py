@@ -1,4 +1,4 @@
-"""The cells of a sweep, from --grid, --cell and --seeds, and their selection by rounds.
+"""The cells of a sweep, made from --grid, --cell and --seeds, and their selection in rounds.
 
 Successive halving trains all cells for few steps and the best of them for more: Jamieson and
 Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter optimization". Each
@@ -23,12 +23,12 @@ from experiments import status
 from experiments.command.config import Config, parse_settings
 from experiments.kinds.registry import CONTRASTIVE
 
-#: File systems limit the name of a directory to 255 bytes.
+#: Maximum length of a cell's name, since file systems limit directory names to 255 bytes.
 MAX_NAME = 180
 
 
 class Cell(NamedTuple):
-    """A run of a sweep: the name of its directory, and keys of the config with new values."""
+    """The directory name of a run in a sweep, and config keys with new values."""
 
     name: str
     settings: dict[str, Any]
@@ -59,14 +59,14 @@ def make_cells(
         if num_seeds < 1:
             raise UserError(f"--seeds must be at least 1 (got {num_seeds})")
         if any("seed" in cell.settings for cell in cells):
-            raise UserError("both --seeds and the key seed are set: remove one of them")
+            raise UserError("both --seeds and the key seed are set: remove --seeds or the key")
         cells = [
             Cell(f"{cell.name},seed={seed}", {**cell.settings, "seed": seed})
             for cell in cells
             for seed in range(config.seed, config.seed + num_seeds)
         ]
     if twice := [n for n, count in Counter(cell.name for cell in cells).items() if count > 1]:
-        raise UserError(f"two cells have the name {twice[0]}: rename one by --cell 'name: key=...'")
+        raise UserError(f"two cells have the name {twice[0]}: name one with --cell 'name: key=...'")
     return cells
 
 
@@ -91,17 +91,17 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
     """Parse "config.model.width=8,16" or "model.width=8,16" into a key and its values."""
     key, equals, values = plain_key(text.strip()).partition("=")
     if not equals:
-        raise UserError(f"--grid {text!r} lacks values: write --grid config.key=value,value")
+        raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
     return key, [value.strip() for value in values.split(",")]
 
 
 def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Parse "name: key=value key=value" into a name and settings; both may be empty."""
+    """Parse "name: key=value key=value" into a name and settings, both possibly empty."""
     name, colon, rest = text.partition(":")
     if not colon or "=" in name:
         name, rest = "", text
     elif not plain_name(name):
-        raise UserError(f"--cell {text!r} needs a letter or digit in its name: rename it")
+        raise UserError(f"--cell {text!r} needs a letter or digit in its name: rename the cell")
     settings = [plain_key(part).partition("=") for part in rest.split()]
     if wrong := [key for key, equals, _ in settings if not equals]:
         raise UserError(
@@ -112,25 +112,25 @@ def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def plain_key(text: str) -> str:
-    """Remove the prefix of a flag from a setting."""
+    """Remove "--" and "config." from the beginning of a setting."""
     return text.removeprefix("--").removeprefix("config.")
 
 
 def make_cell(config: Config, name: str, given: Sequence[tuple[str, Any]]) -> Cell:
-    """Return a cell with values of the config's types; without a name, its settings name it."""
+    """Return a cell with values of the config's types, named after its settings by default."""
     no_key_twice([key for key, _ in given], f"the cell {name}")
     settings = parse_settings(config, [f"--config.{key}={flag_text(v)}" for key, v in given])
     return Cell(plain_name(name) or name_of(settings), settings)
 
 
 def no_key_twice(keys: list[str], where: str) -> None:
-    """Check that no key occurs twice."""
+    """Raise UserError if a key occurs twice."""
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise UserError(f"{where} has {twice[0]} twice: list all its values once")
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """Return the name of a directory for a cell with some settings.
+    """Return a directory name for a cell with these settings.
 
     >>> name_of({"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
     'optim.learning_rate=0.001,model.directions=down+up'
@@ -143,12 +143,12 @@ def name_of(settings: Mapping[str, Any]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a directory for a named cell; "" if no valid character remains."""
+    """Return a directory name for a named cell, or "" if no valid character remains."""
     return plain_text(name).lstrip(".-")[:MAX_NAME]
 
 
 def plain_text(text: str) -> str:
-    """Replace the characters that are special in names of directories or in a shell."""
+    """Replace characters that are special in directory names or in a shell."""
     text = re.sub(r"['\"()\[\]]", "", text.strip()).rstrip(",").replace(", ", "+")
     return re.sub(r"[^\w.+=,-]+", "_", text)
 
@@ -158,14 +158,14 @@ def flag_text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-#: Each round has a third of the cells and three times the steps of the previous one: equal work.
+#: Each round has a third of the cells and three times the steps, so all rounds take equal work.
 FACTOR = 3
-#: Learned features, since baselines do not depend on the cell.
+#: Features that rank cells by default, since baselines do not depend on the cell.
 LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
-    """Parse and validate --rank-by; return the task and features whose score ranks cells."""
+    """Parse and validate --rank-by, and return the task and features whose score ranks cells."""
     features, tasks = (), []
     if "probe" in config:
         features, unranked = config.probe.features, CONTRASTIVE[config.kind].PROBES.unranked
@@ -174,7 +174,7 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     if not tasks or not features or not (rank_by or learned):
         raise UserError(
             "--rounds ranks cells by probes, by default of c or z, but the config has none: set "
-            "probe.tasks and probe.features, or leave --rounds out"
+            "probe.tasks and probe.features, or remove --rounds"
         )
     default = f"{tasks[0]}/{[*learned, *features][0]}"
     task, _, name = (rank_by or default).partition("/")
@@ -187,7 +187,7 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
 
 
 def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cell]:
-    """Return cells with the num_steps of a round, also added to their names.
+    """Return cells with the num_steps of a round, which are also added to their names.
 
     >>> from ml_collections import ConfigDict
     >>> shorten(ConfigDict({"num_steps": 900}), [Cell("wide", {"model.width": 8})], 2)
@@ -205,14 +205,14 @@ def keep_best(
 ) -> tuple[list[Cell], list[str]]:
     """Return the best cells of a round and a line about each ranked cell.
 
-    Cells are ranked by scores of one unit, method and metric, which are those of the first linear
-    probe, or else of the first score. Cells that differ only in the seed are averaged, as are
-    several data sets and numbers of labels. A cell that lacks scores of other cells is dropped,
-    since it may have failed before its worst data sets were scored.
+    Cells are ranked by scores with the unit, method and metric of the first linear probe, or else
+    of the first score. Cells that differ only in the seed are averaged, as are several data sets
+    and numbers of labels. A cell with fewer scores than others is dropped, since it may have failed
+    before its worst data sets were scored.
     """
     recorded = [score for scores in found for score in scores]
     if not recorded:
-        raise UserError(f"no cell has scores of {task} for {features} to rank: see their logs")
+        raise UserError(f"no cell has scores of {task} for {features} to rank: check their logs")
     first = min(recorded, key=lambda score: score.method != "linear")
     compared_by = operator.attrgetter("unit", "method", "metric")
     values = {
@@ -231,7 +231,7 @@ def keep_best(
     }
     if not means:
         raise UserError(
-            f"every cell lacks scores of {task} for {features} with some seed: repeat the command"
+            f"no cell has scores of {task} for {features} with every seed: repeat the command"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(groups) // FACTOR)]
@@ -250,7 +250,7 @@ def keep_best(
 
 
 def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
-    """Return the scores of a task at the last step of a run; none if it is unfinished."""
+    """Return the scores of a task at the last step of a run, or [] if the run is unfinished."""
     num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score

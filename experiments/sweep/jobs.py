@@ -1,8 +1,8 @@
 """Execution of cells on this machine, or as an array of SLURM jobs through submitit.
 
-The local executor of submitit is not used: it starts all jobs at once without assigning cores or
-GPUs, and cancels with a SIGINT to a single process. A cell must receive one signal as a process
-group to save once, and must hold the lock of the sweep until it ends.
+The local executor of submitit is not used, because it starts all jobs at once without assigning
+cores or GPUs, and cancels with a SIGINT to a single process. A cell must receive one signal as a
+process group to save once, and must hold the lock of the sweep until it ends.
 """
 
 import contextlib
@@ -72,12 +72,12 @@ def lock_folder(
         lock = (folder / SWEEP_LOCK).open("w")
     except OSError as error:
         raise UserError(
-            f"cannot write to {folder} ({error.strerror}): free space, or choose another --workdir"
+            f"cannot write to {folder} ({error.strerror}): free space, or set another --workdir"
         ) from error
     with lock:
         if try_lock(lock) is False:
             raise UserError(
-                f"another {what} of {folder}, or a cell of it, still runs: wait for it, or stop it"
+                f"another {what} of {folder}, or one of its cells, still runs: wait, or stop it"
             )
         problems: list[str] = []
         recorded = read_object(folder / "sweep.json", problems)
@@ -89,7 +89,7 @@ def lock_folder(
 def make_job(
     config_file: str | pathlib.Path, cell: Cell, folder: pathlib.Path, device: str = "auto"
 ) -> Job:
-    """Return the job that trains a cell in a folder of its name."""
+    """Return the job that trains a cell in a folder with the cell's name."""
     settings = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
     command = [*names.call("train"), "--config", names.show_config(config_file)]
     command += [*settings, *([] if device == "auto" else ["--device", device])]
@@ -103,9 +103,9 @@ def run_jobs(
     num_signals: Callable[[], int],
     after: Callable[[], None],
 ) -> None:
-    """Run the unfinished cells; record failures and continue with the other cells.
+    """Run the unfinished cells, and continue with other cells after recording a failure.
 
-    `begin(jobs)` returns the launch function and the number of parallel cells; `after()` is called
+    `begin(jobs)` returns the launch function and the number of parallel cells. `after()` is called
     after each cell.
     """
     wanted = [job for job in jobs if not status.is_done(job.folder)]
@@ -129,7 +129,7 @@ def run_jobs(
 
 
 def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str:
-    """Run one cell; return a line on its end, or "" if the sweep was stopped before."""
+    """Run one cell, and return a line on its end, or "" if the sweep was stopped before."""
     if num_signals():
         return ""
     print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write among threads
@@ -149,7 +149,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """Return the last error or line that a log has after `length` bytes, and the signal if any."""
+    """Return the last error or line in a log after `length` bytes, and the signal, if any."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -161,7 +161,7 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
-    """Print the table and the path of the results; exit with 1 if a cell is unfinished."""
+    """Print the table and the path of the results, and exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
     if (page := folder / "comparison.html").exists():
@@ -189,13 +189,13 @@ def make_local(
 ) -> Launch:
     """Return a function that runs cells as local processes, each on its own cores and GPUs.
 
-    The first signal is forwarded, so that the cell saves; a second one kills it. `keep` are file
-    descriptors that the processes hold open, such as that of a lock.
+    The first signal is forwarded, so that the cell saves, and a second signal kills the cell.
+    `keep` are file descriptors that the processes hold open, such as the descriptor of a lock.
     """
     free: queue.SimpleQueue[tuple[list[int], list[str]]] = queue.SimpleQueue()
     own, gpus = psutil.Process(), find_gpus()
     cores = sorted(own.cpu_affinity() or []) if hasattr(own, "cpu_affinity") else []
-    gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # equal numbers divide batches equally
+    gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # the same number of GPUs for each cell
     for share in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
         free.put(share)
 
@@ -210,7 +210,7 @@ def make_local(
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **devices},
-                    start_new_session=True,  # `wait` forwards Ctrl-C, once
+                    start_new_session=True,  # so that only `wait` forwards Ctrl-C
                     pass_fds=tuple(keep),
                 )
             if cores:
@@ -224,7 +224,7 @@ def make_local(
 
 
 def wait(process: subprocess.Popen, num_signals: Callable[[], int]) -> int:
-    """Forward signals until a process ends; return its exit status."""
+    """Forward signals until a process ends, and return its exit status."""
     num_sent = 0
     while process.poll() is None:
         if num_signals() > num_sent:
@@ -235,7 +235,7 @@ def wait(process: subprocess.Popen, num_signals: Callable[[], int]) -> int:
 
 
 def deal(items: Sequence[Any], num_parallel: int) -> list[list[Any]]:
-    """Return the cores or GPUs of each cell; empty lists if all cells share all of them.
+    """Return the cores or GPUs for each cell, or empty lists if all cells share all of them.
 
     >>> deal(["0", "1", "2", "3"], 2), deal(["0"], 2), deal([0, 1], 1)
     ([['0', '1'], ['2', '3']], [[], []], [[]])
@@ -269,7 +269,7 @@ def make_slurm(
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
     except (NameError, TypeError, ValueError) as error:  # raised by submitit for a wrong option
         raise UserError(
-            f"--slurm {options!r} is invalid ({str(error).splitlines()[0]}): correct it"
+            f"--slurm {options!r} is invalid ({str(error).splitlines()[0]}): correct --slurm"
         ) from error
     with executor.batch():
         handed = [executor.submit(Requeued(), job.command, str(job.log)) for job in jobs]
@@ -279,7 +279,7 @@ def make_slurm(
 
 
 def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
-    """Return a function that waits for submitit jobs; a signal cancels unfinished jobs."""
+    """Return a function that waits for a submitit job, and cancels the job after a signal."""
 
     def launch(job: Job) -> int:
         one = submitted[job.name]
@@ -299,15 +299,15 @@ def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -
 
 
 def import_submitit() -> Any:
-    """Return the module submitit; raise UserError without it or without SLURM."""
+    """Return the module submitit, or raise UserError if it or SLURM is not installed."""
     try:
         import submitit  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError("--launcher slurm needs submitit: pip install 'cpc-jax[slurm]'") from None
     if shutil.which("sbatch") is None:
         raise UserError(
-            "--launcher slurm needs sbatch, which this machine lacks: run the command on a login "
-            "node of a SLURM cluster, or leave --launcher out"
+            "--launcher slurm needs sbatch, which is not installed: run the command on a login "
+            "node of a SLURM cluster, or remove --launcher"
         )
     return submitit
 
@@ -322,8 +322,8 @@ class Requeued:
         """Run the command to its end and return its status."""
         rank, path = os.environ.get("SLURM_PROCID", "0"), pathlib.Path(log)
         with (path if rank == "0" else path.with_suffix(f".{rank}.txt")).open("ab") as file:
-            # SLURM signals all processes of a job, but USR2 is meant for submitit, and would kill
-            # the cell before it has saved.
+            # SLURM signals all processes of a job. USR2 is meant for submitit, and would kill the
+            # cell before it has saved.
             protected = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
             self._others = psutil.Process().children()
             process = subprocess.Popen(protected, stdout=file, stderr=subprocess.STDOUT)
@@ -334,9 +334,9 @@ class Requeued:
     def checkpoint(self, command: list[str], log: str) -> Any:
         """Let the command save, and return the submission for the next start.
 
-        This handler of a signal may interrupt `__call__` before it knows its process, so the new
-        child is looked up. It is not reaped here, since the interrupted call may hold the lock for
-        that; a child that was already reaped is ignored.
+        This signal handler may interrupt `__call__` before `__call__` has its process, so the new
+        child is looked up. The child is not reaped here, since the interrupted call may hold the
+        lock for reaping. A child that was already reaped is ignored.
         """
         import submitit  # pyright: ignore[reportMissingImports]
 

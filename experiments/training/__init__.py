@@ -1,1 +1,1 @@
-"""Training pipeline: configs are interpreted as plans, which define problems, runs and records."""
+"""Training pipeline, in which configs become plans that define problems, runs and records."""

@@ -23,8 +23,8 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
     """Print the audit of a run that has not begun, and write it to the run directory.
 
-    Raises UserError for negatives that training cannot work with, unless `is_all`: the audit is all
-    that the command does.
+    Raises UserError if training cannot work with the negatives. If `is_all`, the command only
+    audits, and does not raise.
     """
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
@@ -47,7 +47,7 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
-            f"negatives {plan.negatives} leave no anchor of {NUM_BATCHES} batches a negative: "
+            f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative: "
             "choose another negatives.rule, raise data.batch_size or add data"
         )
     same = [name for name, value in values.items()
@@ -55,7 +55,7 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     if config.loss.name == "sup_con" and same:
         raise UserError(
             f"loss.name=sup_con needs several values of {same[0].split('_by_')[1]} (got one in "
-            f"{NUM_BATCHES} batches): add data, or choose info_nce"
+            f"{NUM_BATCHES} batches): add data, or set loss.name=info_nce"
         )
 
 
@@ -120,7 +120,9 @@ def audit_problem(problem: Problem) -> Audit:
 
 
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
-    """Return an id per latent that latents with equal input share, or -1 if inputs are unknown.
+    """Return one id per latent, which is the same for latents with equal inputs.
+
+    All ids are -1 if the inputs of the latents are unknown.
 
     Args:
         x: inputs with the leading axes of `shape`, or (b, s, ...) samples, which are divided

@@ -38,14 +38,14 @@ def check_shared(config: Config) -> None:
     trained = [f"probe.{key}" for key in ("tasks", "features") if "supervised" in probe[key]]
     reject(config,
         (is_batch and config.optim.name == "schedule_free", "model.norm optim.name",
-         "averaged parameters are evaluated, but batch statistics belong to others; choose "
-         "another model.norm or optimizer"),
+         "batch statistics do not match the averaged parameters that are evaluated; choose "
+         "another model.norm or optim.name"),
         (is_batch and config.optim.accumulate > 1, "model.norm optim.accumulate",
          "batch norm would see one part of the batch at a time; choose another model.norm or set "
          "optim.accumulate to 1"),
         (probe.every and trained, " ".join(["probe.every", *trained]),
          "each evaluation would train the supervised network again, with the same result; set "
-         "probe.every to 0 or omit supervised"),
+         "probe.every to 0 or remove supervised from the list"),
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def check_probes(config: Config) -> None:
     """Check that a config with probe tasks also has features to probe."""
     reject(config,
         (config.probe.tasks and not config.probe.features, "probe.features",
-         "add at least one, or set probe.tasks to ()"),
+         "add at least one feature, or set probe.tasks to ()"),
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def check_signals(config: Config) -> None:
         (bool(data.train_list) != bool(data.test_list),
          "data.train_list data.test_list", "set both or neither"),
         (config.probe.tasks and is_valid, "model.padding",
-         "a sequence has fewer latents than labels; use causal or same padding, or set "
+         "a sequence has fewer latents than labels; set model.padding to causal or same, or set "
          "probe.tasks to ()"),
     )  # fmt: skip
 
@@ -78,7 +78,9 @@ def data_root(config: Config) -> pathlib.Path:
 
 
 def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the group of each file: its folder's name at a 1-based level, or the file for 0.
+    """Return the group of each file, which is the name of its folder at a directory level.
+
+    Level 1 is directly below data.path. At level 0, each file is a group of its own.
 
     >>> group_files(1, ["ann/a/1", "bob/2"]), group_files(2, ["rest/ann/1", "move/ann/1"])
     (('ann', 'bob'), ('ann', 'ann'))
@@ -88,12 +90,14 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name.count("/") < level:
             depth = f"{name} is {name.count('/')} folders below data.path"
-            raise UserError(f"data.group_level is {level}, but {depth}: lower it or move the file")
+            raise UserError(
+                f"data.group_level is {level}, but {depth}: lower data.group_level or move the file"
+            )
     return tuple(name.split("/")[level - 1] for name in names)
 
 
 def name_of(config: Config, name: str = "") -> str:
-    """Return the name of the data in scores: that of the folder, the data set or the source."""
+    """Return the name of the data in scores, which is a folder, a data set or a source."""
     options = config.data
     source = options.get("source", config.kind)  # a kind may generate its data
     if source in OWN:
@@ -102,5 +106,5 @@ def name_of(config: Config, name: str = "") -> str:
 
 
 def data_locations(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
-    """Return {name of the data in scores: their paths}; data from a download have path ""."""
+    """Return the paths of the data by name in scores, where downloaded data have the path ""."""
     return {name_of(config, name): (config.data.path if config.data.get("source") in OWN else "",)}

@@ -1,4 +1,4 @@
-"""Pipeline of the contrastive kinds: plan, audit, training, probes, export and model card."""
+"""Pipeline of the contrastive kinds, from plan and audit to training, probes, export and card."""
 
 import functools
 import itertools
@@ -47,10 +47,10 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
          f"--config.optim.warmup_steps={config.num_steps // 10}"),
         (batch_size % (optim.accumulate * num_devices), "optim.accumulate data.batch_size",
          f"the batch does not divide evenly into these parts on {num_devices} devices; choose "
-         "another number of parts"),
+         "another optim.accumulate or data.batch_size"),
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
          "this optimizer already averages parameters; set optim.ema_decay to 0 or choose "
-         "another optimizer"),
+         "another optim.name"),
     )  # fmt: skip
     training.optimizer_of(config)
     training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
@@ -60,7 +60,7 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
 def make_work(
     kind: Contrastive, plan: Plan, data: Any, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return the steps of a run: audit, training, final probes, export and page."""
+    """Return the steps of a run, which are audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
 
@@ -109,7 +109,7 @@ def make_probe(
 def probe_once(
     config: Config, workdir: pathlib.Path, make_probe: Callable[[Config], Probe], variables: Any
 ) -> None:
-    """Fit the probes of the last step, except those already recorded and not since replaced."""
+    """Fit the probes of the last step, except probes whose recorded scores are still valid."""
     stamp, probe, pending = status.read(workdir / PROBE_STAMP), config.probe, config
     is_same = fit_options(stamp.get("probe")) == fit_options(probe)
     if was_probed(workdir, config.num_steps) and is_same:
@@ -130,15 +130,17 @@ def probe_once(
 
 
 def fit_options(probe: Any) -> dict[str, Any] | None:
-    """Return a probe config without its tasks and features, which do not affect each other."""
+    """Return the fitting options of a probe config, without its tasks and features."""
     return None if probe is None else {**plain(probe), **dict.fromkeys(PROBE_KEYS, ())}
 
 
 def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
-    """Return whether `config` probes the data of a run with config `own`; these may have moved.
+    """Return whether `config` probes the data of a run with config `own`.
+
+    The data may have moved to another path since the run.
 
     Raises:
-        UserError: other data have the name of the run's own, whose scores they would replace.
+        UserError: other data have the name of the run's data and would replace their scores.
     """
     data_locations = kind.PROBES.data_locations
     is_own, own_places = plain(config.data) == plain(own.data), data_locations(own)
@@ -153,7 +155,9 @@ def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
         if len(new) != len(old) or any(path.exists() for path in moved):
             other = " of ".join(map(str, new)) or f"data.source={name}"
             scores = f"scores of the run's own {' of '.join(map(str, old)) or 'data'}"
-            raise UserError(f"{other} would replace {scores}, also named {name}: rename one")
+            raise UserError(
+                f"{other} would replace {scores}, also named {name}: rename one of them"
+            )
         is_own = True
     return is_own
 
@@ -184,7 +188,7 @@ CARD = "README.md"
 def share(
     kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
 ) -> None:
-    """Write the weights, config and card of an exported model, or nothing if the card fails."""
+    """Write the weights, config and card of an exported model, or no file if the card fails."""
     card = write_card(kind, workdir, folder.resolve().name, pretrained)
     models.save(folder, pretrained)
     write_text(folder / CARD, card)
@@ -198,7 +202,7 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run with its input and config, in which paths keep only their name."""
+    """Return the model of a run with its input and config, with paths reduced to their names."""
     values, keys = flatten(config), flatten(kind.KEYS).items()
     names = {name: pathlib.Path(values[name]).name for name, key in keys if key.is_path}
     about = {"step": step, "config": plain(with_settings(config, names))}
@@ -208,7 +212,7 @@ def describe(
 def write_card(
     kind: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
 ) -> str:
-    """Return the model card: training data, information bound, scores and example of use."""
+    """Return the model card, with training data, information bound, scores and a usage example."""
     config, step = pretrained.about["config"], pretrained.about["step"]
     run = read_run(workdir)
     defaults = {name: key.default for name, key in kind.KEYS["data"].items()}

@@ -87,7 +87,7 @@ def open_training(
 ) -> Iterator[tuple[train.TrainState, Sinks, Callable[[], str]]]:
     """Yield the newest state of a run directory, its sinks, and `stop`.
 
-    `stop` returns the name of the signal that asks the run to end, or "".
+    `stop` returns the name of the signal that was received, or "" if there was none.
     """
     checkpoints = train.open_checkpoints(folder / "checkpoints", print)
     with checkpoints as checkpoint, train.stop_on_signals() as stop:
@@ -123,7 +123,7 @@ def open_training(
 
 
 class StateWriter:
-    """A writer that keeps the file with a run's state, and the number of records, up to date."""
+    """A writer that updates the file with a run's state and counts the records."""
 
     def __init__(self, folder: pathlib.Path, metadata: dict[str, Any]):
         self._folder, self._next, self._steps = folder, 0.0, {}

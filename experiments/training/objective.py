@@ -39,7 +39,7 @@ class BranchOutputs(NamedTuple):
     positions: AnyPosition
     """Positions of the latents, as arrays that broadcast to their shape."""
     mask: jax.Array | None = None
-    """Mask of the latents (b, t, ...), False for padding; None if all exist."""
+    """Mask of the latents (b, t, ...), False for padding, or None without padding."""
 
 
 def init_objective(plan: Plan, branches: Sequence[BranchOutputs]) -> tuple[PyTree, PyTree]:
@@ -76,15 +76,16 @@ def objective_loss(
     Args:
         plan: the plan of the run.
         params: parameters of the objective.
-        state: state of the objective; updated only if `train`.
+        state: state of the objective, which is updated only if `train`.
         branches: outputs of the model for each branch.
         rng: key for sampled negatives.
-        train: whether to update the temperature and the queues, and to contrast with the queues.
+        train: whether to update the temperature and the queues, and to use negatives from queues.
         maps: prediction matrices of the model, if its predictor is linear.
-        reducer: loss reducer of several devices; see `reducer_of`.
+        reducer: loss reducer for several devices, from `reducer_of`.
 
     Returns:
-        The summed loss, sums by offset with branches concatenated, the next state, and metrics.
+        The loss summed over branches, the sums by offset with branches concatenated, the next
+        state, and metrics.
     """
     options, loss_options = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
@@ -130,12 +131,12 @@ def objective_loss(
 
 
 def reducer_of(mesh: jax.sharding.Mesh | None) -> LossReducer | None:
-    """Return the loss reducer of a mesh of several devices, or None for a single one."""
+    """Return the loss reducer for a mesh, or None if the mesh has a single device."""
     return make_reducer(mesh, BATCH_AXIS) if mesh is not None and mesh.size > 1 else None
 
 
 def _hold_entropy(plan, state, branch, rng):
-    """Return the next temperature, which holds the entropy of the negatives' weights."""
+    """Return the temperature that moves the entropy of the negatives' weights to its target."""
     options, tau = plan.config.negatives, state["temperature"]
     # Proposed negatives are corrected to equal weights: use the entropy over all candidates.
     sampler = None if options.choose == "proposed" else plan.sampler
@@ -176,7 +177,7 @@ def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
 def _memory(queue, like):
     """Return the queue as a memory bank, with positions of the same type as `like`."""
     positions = queue.positions
-    if isinstance(like, SoundPosition):  # a sample that overlaps no batch within 37 hours of audio
+    if isinstance(like, SoundPosition):  # a sample that overlaps no batch in 37 hours of audio
         nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
         positions = SoundPosition(*positions, sample=nowhere, end=nowhere, window=nowhere)
     return MemoryBank(queue.keys, positions, queue.mask)
@@ -204,11 +205,11 @@ def sampled_scores(
     Args:
         branch: outputs as returned by `scored`.
         rule: rule for negatives.
-        sampler: sampler of negatives; None uses all.
+        sampler: sampler of negatives, or None to use all of them.
         offsets: offsets of the predictions.
-        temperature: divides the scores.
+        temperature: temperature by which scores are divided.
         rng: key for the sampler.
-        queue: additional candidates.
+        queue: queue of additional candidates.
 
     Returns:
         Scores of the positives (m,) and the negatives (m, n), and the negatives' mask (m, n).
@@ -226,7 +227,7 @@ def sampled_scores(
         usable = num_rows * (length - k) * lanes
         nth = jnp.linspace(0, usable - 1, min(NUM_ANCHORS, usable)).astype(jnp.int32)
         row, column = nth // ((length - k) * lanes), nth % ((length - k) * lanes)
-        index = row * length * lanes + column  # the last k times of a row lack a positive
+        index = row * length * lanes + column  # the last k times of a row have no positive
         is_usable = None
         if latent_mask is not None:  # space anchors evenly over the latents that have a positive
             targets = latent_mask.reshape(num_rows, -1)[:, k * lanes :]

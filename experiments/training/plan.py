@@ -1,4 +1,4 @@
-"""The plan of a run: the loss, negatives and sizes of a config, interpreted and validated once.
+"""The plan of a run, with the loss, negatives and sizes of a config after validation.
 
 Configs and geometries are plain values, so plans can be compared and printed without JAX.
 """
@@ -24,7 +24,7 @@ class Branch(NamedTuple):
     offsets: tuple[int, ...]
     """Distance of each prediction's target, in latents."""
     shared: tuple[float, ...] = ()
-    """Fraction of each target's input that its context has already seen; () if unknown."""
+    """Fraction of each target's input that its context has already seen, or () if unknown."""
 
 
 class Geometry(NamedTuple):
@@ -35,9 +35,9 @@ class Geometry(NamedTuple):
     """Width of a latent."""
     branches: tuple[Branch, ...]
     window: str = ""
-    """Config key of the window's length; "" if latents are not consecutive in a window."""
+    """Config key of the window's length, or "" if latents are not consecutive in a window."""
     apart: int = 0
-    """Window length for excluding negatives from overlapping windows; 0 allows them."""
+    """Window length for excluding negatives from overlapping windows, or 0 to allow them."""
     excludes_anchor: bool = False
     """Whether to exclude the latent at the anchor's own time from the negatives."""
     is_aligned: bool = False
@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
 class Plan:
     """A config and everything derived from it.
 
-    Plans are equal if their configs and geometries are, which determine the other fields.
+    Plans are compared by config and geometry, which determine the other fields.
     """
 
     config: Config
@@ -62,11 +62,11 @@ class Plan:
     rule: Rule = dataclasses.field(compare=False)
     """Rule that admits latents as negatives."""
     sampler: NegativeSampler | None = dataclasses.field(compare=False)
-    """Sampler of the admitted negatives; None uses all."""
+    """Sampler of the admitted negatives, or None to use all of them."""
     loss: AnchorLoss = dataclasses.field(compare=False, repr=False)
-    """Loss per anchor with its options bound; takes scores already divided by the temperature."""
+    """Loss per anchor with its options bound, as a function of scores divided by temperature."""
     description: Description
-    """Properties of the loss: its optimum, and whether log N - L is meaningful."""
+    """Properties of the loss, such as its optimum and whether log N - L is meaningful."""
     negatives: str
     """Name of the negative sampling scheme, as recorded."""
     is_bound: bool
@@ -113,22 +113,23 @@ def check_objective(config: Config) -> None:
          "this loss scores by cosine; set loss.cosine=True"),
         (description.has_floor and (loss.bias or loss.learn_bias), "loss.name",
          "the floor of this loss assumes cosines without a bias; set loss.bias=0 and "
-         "loss.learn_bias=False, or choose sigmoid or nce"),
+         "loss.learn_bias=False, or set loss.name to sigmoid or nce"),
         (is_sup_con and options.rule in ("same_group", "own_sequence"), "loss.name negatives.rule",
-         "all candidates share the positive's group; choose batch, excluding_sequence or "
-         "one_per_sequence"),
+         "all candidates share the positive's group; set negatives.rule to batch, "
+         "excluding_sequence or one_per_sequence"),
         (is_sup_con and (options.num_sampled or options.choose != "uniform"), "loss.name",
          "this loss uses all candidates of other groups; set negatives.num_sampled=0 and "
          "negatives.choose=uniform"),
         (low >= high, "negatives.temperature_low negatives.temperature_high",
-         "set the lower limit below the upper one"),
+         "set the lower limit below the upper limit"),
         (options.temperature_rule != "fixed" and not low < options.temperature < high,
          "negatives.temperature negatives.temperature_low negatives.temperature_high",
          "set the initial temperature between its limits"),
         (options.queue and options.rule == "own_sequence", "negatives.queue negatives.rule",
-         "this rule admits no latents of a queue; set negatives.queue=0 or choose another rule"),
+         "this rule admits no latents of a queue; set negatives.queue=0 or choose another "
+         "negatives.rule"),
         (options.queue and options.shards != 1, "negatives.queue negatives.shards",
-         "shards use no latents of a queue; set negatives.queue=0 or negatives.shards=1"),
+         "shards cannot use the latents of a queue; set negatives.queue=0 or negatives.shards=1"),
         (needs_number and not options.num_sampled, "negatives.choose",
          "this sampler needs a number of negatives; set negatives.num_sampled"),
     )  # fmt: skip
@@ -140,7 +141,7 @@ def takes_number(options: Config) -> bool:
 
 
 def make_rule(config: Config) -> Rule:
-    """Return the negative rule of a config, restricted by its window and its shards."""
+    """Return the rule for negatives of a config, including its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
     name = "batch" if options.rule == "auto" else options.rule  # a kind resolves auto from its data
     rule = negatives.RULES[name]
@@ -152,7 +153,7 @@ def make_rule(config: Config) -> Rule:
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
-    """Return the sampler of negatives, or None to use all that the rule admits."""
+    """Return the sampler of negatives, or None to use all negatives that the rule admits."""
     kind, k = negatives.SAMPLERS[options.choose], options.num_sampled
     if takes_number(options) and not k:
         return None
@@ -160,8 +161,8 @@ def make_sampler(options: Config) -> NegativeSampler | None:
     if not options.queue:
         return sampler
 
-    # With a queue, num_sampled may exceed the candidates of a batch, which are all that the audit
-    # and evaluations use: pad with masked candidates.
+    # With a queue, num_sampled may exceed the candidates in a batch. The audit and evaluations use
+    # only candidates in the batch, so pad them with masked ones.
     def sample_padded(rng, positive, scores, where):
         more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
         return sampler(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
@@ -170,13 +171,13 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 
 
 def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
-    """Check that some anchor of a window has a negative at every offset."""
+    """Check that at every offset, at least one anchor of a window has a negative."""
     length = geometry.num_latents
-    # Rules depend only on distances and equality, so a few anchors and candidates represent all.
+    # Rules depend only on distances and equality, so a few anchors and candidates are enough.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
         raise UserError(
-            f"a window has too few latents to predict from (got {length}): raise {geometry.window}"
+            f"a window must have at least 2 latents (got {length}): raise {geometry.window}"
         )
     batch_size = config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
@@ -188,5 +189,5 @@ def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
         if not np.any(rule(anchors, candidates, k)):
             raise UserError(
                 f"rule {rule.name} leaves a batch of {batch_size} windows no negatives at offset "
-                f"{k}: raise data.batch_size, or choose another rule or window"
+                f"{k}: raise data.batch_size, or choose another negatives.rule or negatives.window"
             )

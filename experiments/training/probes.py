@@ -23,7 +23,7 @@ FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 
 
 class ProbeContext(NamedTuple):
-    """The run that is probed: its config, data, model and variables at one step."""
+    """The config, data, model and variables of a run that is probed at one step."""
 
     config: Config
     data: Any
@@ -43,25 +43,25 @@ class FeatureSet(NamedTuple):
 
 
 class ProbeTask(NamedTuple):
-    """A measurement on features: all or part of a task of `probe.tasks`."""
+    """A measurement on features, which is all or part of a task in `probe.tasks`."""
 
     name: str
     """Name of the task in `probe.tasks`."""
     answer: Callable[[ProbeContext, FeatureSet], Iterable[Score]]
-    """Yields scores; none if the task only writes a file or cannot use these features."""
+    """Yields scores, or nothing if the task only writes a file or cannot use these features."""
     features: tuple[str, ...] = ()
-    """Names of the features that the task uses; () for all of `probe.features`."""
+    """Names of the features that the task uses, or () to use all of `probe.features`."""
     parts: tuple[Any, ...] = ()
     """Parts of the data to embed, for kinds that only compute the features that tasks need."""
     record: Callable[[pathlib.Path], object] = lambda folder: None
-    """record(folder) writes the items to compare and prints the omitted ones."""
+    """record(folder) writes the items to compare and prints which items are omitted."""
 
 
 class Probes(NamedTuple):
     """The probes of a kind of data."""
 
     tasks: Callable[[Config, Any], list[ProbeTask]]
-    """tasks(config, data) -> tasks of `probe.tasks`; raises UserError if the data lack labels."""
+    """tasks(config, data) -> tasks of `probe.tasks`. Raises UserError if labels are missing."""
     feature_sets: Callable[[ProbeContext, Sequence[ProbeTask]], Iterator[FeatureSet]]
     """feature_sets(context, tasks) yields the features that tasks use, one set at a time."""
     data_locations: Callable[[Config], dict[str, tuple[str, ...]]] = data_locations
@@ -71,7 +71,7 @@ class Probes(NamedTuple):
 
 
 def lacks(task: str, problem: str, advice: str) -> UserError:
-    """Return the error for data without the labels of a task.
+    """Return the error for data without the labels that a task needs.
 
     >>> lacks("abx", "no phone occurs twice", "label more")
     UserError('no phone occurs twice: label more, or remove abx from probe.tasks')
@@ -117,7 +117,7 @@ def run_probes(context: ProbeContext, tasks: Sequence[ProbeTask], probes: Probes
 
 @contextlib.contextmanager
 def scratch_checkpoints(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
-    """Yield folder_of(network), and delete these folders if all probes complete.
+    """Yield folder_of(network), and delete the folders that it returned if all probes complete.
 
     An interruption keeps the checkpoints of all networks. Folders of other commands are kept.
     """
@@ -166,7 +166,7 @@ def check_known(
 
 
 def format_names(names: Sequence[str], counts: np.ndarray) -> str:
-    """List the first names that occur, and the number of others.
+    """List the first names with a nonzero count, and the number of other such names.
 
     >>> format_names("abcdefgh", np.array([1, 0, 2, 3, 4, 5, 6, 7]))
     'a, c, d, e, f and 2 more'

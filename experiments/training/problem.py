@@ -33,20 +33,20 @@ class HeldOut(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A contrastive learning problem: a plan with its model and data."""
+    """A contrastive learning problem, which is a plan with its model and data."""
 
     plan: Plan
     model: Model
     preprocess: Callable[[Batch, Any, bool], Batch]
-    """prepare(batch, rng, train) -> the model's input, augmented if train; runs under jit."""
+    """preprocess(batch, rng, train) -> input of the model, augmented if `train`. Runs under jit."""
     split_branches: Callable[[Any, Batch], Sequence[BranchOutputs]]
     """split_branches(outputs, batch) -> outputs of each branch of the plan."""
     label: Callable[[Batch], dict[str, np.ndarray]]
-    """label(batch) -> labels of the latents by name, broadcasting like positions; for audits."""
+    """label(batch) -> labels of latents by name, for audits. They broadcast like positions."""
     draw: Callable[[int], Batch]
     """draw(step) -> training batch of a step."""
     held_out: HeldOut | None
-    """Evaluation batches; None disables evaluation."""
+    """Evaluation batches, or None to disable evaluation."""
     per_step: tuple[float, str]
     """Amount of data per batch and its unit, such as (0.003, "h audio")."""
     record: Callable[[Path], object] = lambda folder: None
@@ -63,14 +63,14 @@ class Embedding(NamedTuple):
     unit: str
     """Unit of the amounts, such as "h audio"."""
     frame_seconds: dict[str, float] | None
-    """Time between frames of each layer; None if rows are not in time."""
+    """Seconds between the frames of each layer, or None if rows are not frames in time."""
 
 
 class Work(NamedTuple):
     """The steps of a run after its data are loaded."""
 
     train: Callable[[], tuple[str, Any]]
-    """train() -> (reason, trained): why it stopped early, or "", and the trained variables."""
+    """train() -> (reason, trained variables). The reason is "" unless training stopped early."""
     finish: Callable[[Any], None]
     """finish(trained) probes and exports the trained model."""
     write_page: Callable[[Path], Path]
@@ -78,7 +78,7 @@ class Work(NamedTuple):
     closing_lines: Callable[[Path], Sequence[str]] = lambda folder: ()
     """closing_lines(folder) -> results for the console."""
     audit: Callable[[], None] | None = None
-    """audit() audits the negatives without training; None for runs without negatives."""
+    """audit() audits the negatives without training. None for runs without negatives."""
 
 
 class Dataset(Protocol):
@@ -86,7 +86,7 @@ class Dataset(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the data in scores: that of the folder, the data set or the source."""
+        """Name of the data in scores, which is a folder, a data set or a source."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class Dataset(Protocol):
 
 
 class Kind(Protocol):
-    """A kind of data: a module registered in `experiments.kinds.registry`."""
+    """A kind of data, which is a module registered in `experiments.kinds.registry`."""
 
     @property
     def KEYS(self) -> Keys:
@@ -121,7 +121,7 @@ class Pipeline(Protocol):
         ...
 
     def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
-        """Return the plan of a config, validated also against a mesh if one is given."""
+        """Return the plan of a config, and validate it for a mesh if one is given."""
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
@@ -135,7 +135,7 @@ class Page(NamedTuple):
     words: Words
     """Nouns for the sentences of a page."""
     use: str
-    """Python example that computes features with an exported model; a template with {folder} and
+    """Template of a Python example that computes features with an exported model, with {folder} and
     keys of the model's input, such as {shape[0]}."""
     sections: tuple[Callable[[Run], Section | None], ...] = ()
     """Additional sections of the page."""
@@ -166,7 +166,7 @@ class Contrastive(Kind, Protocol):
         ...
 
     def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
-        """Return the input description of an exported model: its shape and measured properties."""
+        """Return the shape and measured properties of an exported model's input."""
         ...
 
     def embed_files(
@@ -178,6 +178,6 @@ class Contrastive(Kind, Protocol):
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
-    """Return the model variables for evaluation: the parameter average, if the run has one."""
-    # A checkpoint omits empty subtrees, so `extra` may lack "model".
+    """Return the model variables for evaluation, with averaged parameters if the run has them."""
+    # A checkpoint omits empty subtrees, so `extra` may not contain "model".
     return {"params": (ema or params)["model"], **extra.get("model", {})}

@@ -1,4 +1,4 @@
-"""Records of a run: summaries of training steps, and evaluations."""
+"""Records of a run, which are summaries of training steps and evaluations."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +45,8 @@ def strict_sums(
 
     Args:
         plan: the plan of the run.
-        params, state: those of the objective.
-        batches: the branches of each batch.
+        params, state: parameters and state of the objective.
+        batches: branch outputs for each batch.
         by_group: whether to return a `GroupSplit` by the positions' groups.
 
     Returns:
@@ -77,7 +77,7 @@ def strict_sums(
 
 
 def bound_metrics(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the metrics of a track by offset; a plan with several branches adds their names."""
+    """Return the metrics of a track by offset, with branch names if there are several branches."""
     branches, description = plan.geometry.branches, plan.description
     offsets = [k for branch in branches for k in branch.offsets]
     shared = [s for one in branches for s in one.shared or (None,) * len(one.offsets)]
@@ -129,7 +129,7 @@ def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> 
 
 
 def describe_split(split: GroupSplit) -> dict[str, Any]:
-    """Return the strict bound within and between groups by offset; {} if groups are unused."""
+    """Return the strict bound within and between groups by offset, or {} if groups are unused."""
     within, between = STRICT(split.within), STRICT(split.between)
     left_out = split.whole.anchors - split.within.anchors
     if not ((split.within.anchors > 0) & (split.between.n > 0)).any():
@@ -193,8 +193,7 @@ def format_number(value: float, decimals: int) -> str:
 def mean_of_known(values: np.ndarray) -> float:
     """Return the mean over offsets with an anchor (not NaN), or NaN if no offset has one.
 
-    A few steps on short clips may lack anchors at far offsets. Infinite losses, which diverged,
-    count.
+    Steps on short clips may have no anchors at far offsets. Infinite losses are included.
     """
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
@@ -215,7 +214,7 @@ def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
 def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None]
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Return summarize(sums, step) -> record of a window of steps; `say` prints new warnings."""
+    """Return summarize(sums, step) -> record of a window of steps, which prints new warnings."""
     tracker = make_tracker(problem.plan)
     last = ""
     branches = problem.plan.geometry.branches
@@ -254,7 +253,7 @@ def make_tracker(plan: Plan) -> Tracker:
 
 
 def probes_due(config: Config, step: int) -> bool:
-    """Return whether evaluation at a step fits probes; the final probes follow training."""
+    """Return whether the evaluation at a step before the last fits probes."""
     every = config.probe.every
     return every > 0 and step % every == 0 and step < config.num_steps
 
@@ -267,7 +266,7 @@ def make_evaluation(
     if held_out is None:
         return lambda state: []
     batches = [put_batch(held_out.draw(i), mesh) for i in range(held_out.number)]
-    # The strict bound needs draws from the marginal, which batches of one speaker are not.
+    # The strict bound needs draws from the marginal, unlike batches of one speaker.
     independent = batches
     if held_out.draw_independent is not held_out.draw:
         independent = [

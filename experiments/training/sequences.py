@@ -26,7 +26,7 @@ CONTEXTS = {
 
 
 def make_cpc(options: Config, encoder: Any) -> models.Model:
-    """Return a CPC model of an encoder with the context and linear predictor of `config.model`."""
+    """Return a CPC model with a context network and a linear predictor set by `config.model`."""
     context = CONTEXTS[options.context](
         options.context_width, options.context_layers, dtype=encoder.dtype
     )
@@ -54,7 +54,7 @@ def shared_input(offsets: Sequence[int], encoder: Any) -> tuple[float, ...]:
     """Return the fraction of each target's samples that its context has seen, by offset.
 
     A latent covers `receptive_field` samples, and its target at offset k begins k * `stride` later.
-    Without an encoder, as for segments of varying length, the fraction is unknown: ().
+    Returns () without an encoder, as for segments of varying length.
 
     >>> [round(share, 2) for share in shared_input((1, 2, 3), models.ConvEncoder())]
     [0.66, 0.31, 0.0]
@@ -77,16 +77,16 @@ def list_files(
     skipped: list[tuple[str, str]],
     others: Collection[str] = DOCUMENTS,
 ) -> dict[str, pathlib.Path]:
-    """Return the files below `root` by their relative path, without suffix if that is unique.
+    """Return the files below `root` by relative path, without suffix if the path is then unique.
 
     Args:
         root: file or folder.
         suffixes: accepted file suffixes.
-        skipped: extended by the files that cannot be used, each with the reason.
-        others: suffixes ignored without a report.
+        skipped: list that receives the files that cannot be used, each with the reason.
+        others: suffixes of files that are ignored and not reported.
 
     Raises:
-        UserError: `root` does not exist or lacks files with an accepted suffix.
+        UserError: `root` does not exist or contains no files with an accepted suffix.
     """
     advice = f"pass {list_endings(suffixes)} files"
     if root.is_file():
@@ -113,7 +113,7 @@ def list_files(
 
 @contextlib.contextmanager
 def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
-    """Suppress errors of reading a file, and append its name and the error to a list."""
+    """Suppress errors from reading a file, and append the file's name and the error to a list."""
     try:
         yield
     except (UserError, OSError) as error:
@@ -125,8 +125,8 @@ def make_embed_long(
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return embed(waveform), which embeds long input in pieces.
 
-    Features of several `kinds` ("z", "c") are concatenated. Returns None if the model is not a
-    CPC or has a bidirectional context, for which input must be embedded as a whole.
+    Features of several `kinds` ("z", "c") are concatenated. Returns None if the model is not a CPC
+    or has a bidirectional context, because such a context needs the whole input.
     """
     module = model.module
     if not isinstance(module, models.CPC) or module.is_bidirectional:

@@ -34,7 +34,7 @@ from experiments.training.records import describe_record, make_evaluation, make_
 def train(
     workdir: pathlib.Path, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> tuple[str, Any]:
-    """Train to the last step or a signal; return the signal's name, or "", and the variables."""
+    """Train to the last step or a signal, and return the signal's name (or "") and variables."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
@@ -55,7 +55,10 @@ def train(
 def make_batches(
     problem: Problem, mesh: jax.sharding.Mesh, num_steps: int
 ) -> Callable[[int], Iterator[Any]]:
-    """Return batches(first step) -> batches of the launches up to `num_steps`, on the devices."""
+    """Return a function from a first step to an iterator of batches on the devices.
+
+    With several steps per launch, it yields a tuple of batches for each launch.
+    """
     config = problem.plan.config
     per_launch = config.steps_per_launch
 
@@ -68,7 +71,7 @@ def make_batches(
 
 
 def cadence_of(config: Config) -> Cadence:
-    """Return the intervals of logging, evaluation and saving of a config."""
+    """Return the logging, evaluation and saving intervals of a config."""
     return Cadence(*(config[name] for name in Cadence._fields))
 
 
@@ -86,7 +89,7 @@ def make_step(
 
 
 def optimizer_of(config: Config, **changes: Any) -> tuple[optax.GradientTransformation, Callable]:
-    """Return the optimizer of a config and its learning rate schedule, with options changed."""
+    """Return the optimizer and schedule of a config, with options overridden by `changes`."""
     names = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
     options = {"num_steps": config.num_steps, **subset(config.optim, *names)}
     return make_optimizer(**options | changes)
@@ -162,7 +165,7 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
 
 
 def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
-    """Return the scalars in a collection of a model's state by the last part of their path.
+    """Return the scalars in a collection of a model's state, keyed by the end of their path.
 
     >>> collection_scalars({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
     {'commitment': 0.5}
@@ -172,7 +175,7 @@ def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
 
 
 def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
-    """Initialise the training state."""
+    """Return the initial training state."""
     plan, config = problem.plan, problem.plan.config
     root, raw = jax.random.key(config.seed), problem.draw(0)
     batch = jax.eval_shape(lambda raw: problem.preprocess(raw, root, True), raw)
@@ -198,9 +201,9 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 
 
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
-    """Return the variables of a run's checkpoint, and its step; None selects the newest."""
+    """Return the variables and the step of a run's checkpoint, by default the newest."""
     if step is not None and step != "best" and not step.isdecimal():
-        raise UserError(f"--step is {step!r}: pass the step of a checkpoint, or best")
+        raise UserError(f"--step is {step!r}: set --step to a number or to best")
     number = int(step) if step is not None and step != "best" else step
     arrays, _, found = restore_params(workdir / "checkpoints", number)
     return model_variables(**arrays), found

@@ -37,17 +37,17 @@ HELD_OUT_FRACTION = 0.1
 GROWTH, PATIENCE = 0.05, 6
 #: Number of first evaluations that PATIENCE ignores, since the learning rate may still be rising.
 NUM_WARMUP_EVALS = 4
-#: The rate then falls to zero from the best step, over this fraction of the steps before, as in the
-#: warm-up-stable-decay schedules of Hu et al. (2024) and Hägele et al. (2024).
+#: Length of the cooldown from the best step, as a fraction of the steps before it. The learning
+#: rate falls to zero as in the schedules of Hu et al. (2024) and Hägele et al. (2024).
 COOLDOWN = 0.2
 #: End of a cooldown that has not begun.
 NEVER = np.iinfo(np.int32).max
-#: Suffix of the description of a training that ended at its maximum number of steps.
+#: Suffix of the description if training ended at its maximum number of steps.
 AT_LIMIT = ", the most"
 
 
 def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
-    """Return a random tenth of the rows to hold out, at least one, in ascending order.
+    """Return a random tenth of the rows, but at least one row, in ascending order.
 
     >>> len(hold_out(range(20), seed=0)), len(hold_out([7], seed=0))
     (2, 1)
@@ -63,9 +63,9 @@ def make_own_optimizer(
     parts: Sequence[str],
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
-    """Return the optimizer of a run, with rates that fall from layer to layer by `layer_decay`.
+    """Return the optimizer of a run, with learning rates that decay by `layer_decay` per layer.
 
-    `parts` are the names of the submodules from the head down; see `train.scale_by_layer`.
+    `parts` are the names of the submodules from the head down, as in `train.scale_by_layer`.
     """
     optim = config.optim
     tx, _ = optimizer_of(
@@ -80,17 +80,17 @@ def make_own_optimizer(
 
 
 class Recipe(NamedTuple):
-    """Optimizer, length and loss of a training on labels."""
+    """Optimizer, length and loss for training on labels."""
 
     tx: optax.GradientTransformation
     num_steps: int
-    """Number of steps; the maximum if `accuracy` is set."""
+    """Number of steps, or the maximum number if `accuracy` is set."""
     evaluate_every: int
-    """Steps before the first evaluation; later intervals grow by `GROWTH`."""
+    """Number of steps before the first evaluation. Later intervals grow by `GROWTH`."""
     accuracy: Callable[[Answer], float] | None = None
-    """accuracy(answer) on held-out labels, for early stopping; None trains for all steps."""
+    """accuracy(answer) on held-out labels for early stopping, or None to train for all steps."""
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
-    """loss(scores, batch) -> scalar; labels below 0 are ignored."""
+    """loss(scores, batch) -> scalar, where labels below 0 are ignored."""
 
 
 def train_on_labels(
@@ -106,10 +106,11 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network and a softmax layer on its features, with scores features W + b.
+    """Train a network with a softmax layer of scores features W + b on top.
 
-    W and b are zero at first. If the recipe has an accuracy, training ends when it stops improving;
-    the rate then falls to zero starting from the best parameters, and the best are used.
+    W and b are initialised to zero. If the recipe has an accuracy, training stops when the accuracy
+    no longer improves. The learning rate then falls to zero from the best parameters on, and the
+    parameters with the highest accuracy are returned.
 
     Args:
         config: config of the run.
@@ -120,8 +121,8 @@ def train_on_labels(
         num_classes: number of classes.
         rng: key for training.
         writers: receive the held-out accuracy of each evaluation.
-        folder: folder for checkpoints, from which the same call resumes; None for no checkpoints.
-        settings: JSON values beyond the config; checkpoints with other settings are deleted.
+        folder: folder for checkpoints, from which the same call resumes, or None to save none.
+        settings: JSON values to compare besides the config; checkpoints that differ are deleted.
 
     Returns:
         The trained network as answer(x) in evaluation mode, and a description of the training's
@@ -140,7 +141,7 @@ def train_on_labels(
         return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
     def measure(state: train.TrainState) -> float:
-        """Return the held-out accuracy, or the step if the recipe lacks one."""
+        """Return the held-out accuracy, or the step if the recipe has no accuracy."""
         number = int(state.step)
         if recipe.accuracy is None:
             return number
@@ -187,7 +188,7 @@ def make_step(
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
     tx = optax.chain(recipe.tx, cool_down())
     state = train.init_state(params, {"own": extra, "best": best}, tx, rng, {})
-    # Commit every leaf to its device, as copies are; otherwise the step would be compiled twice.
+    # Commit every leaf to its device, as `copy_to` does, so that the step is compiled only once.
     state = jax.tree.map(lambda leaf: jax.device_put(leaf, leaf.sharding), state)
     return state, train.jit_step(train.make_train_step(loss_fn, tx), state)
 
@@ -195,7 +196,7 @@ def make_step(
 def add_linear_head(
     features: Features, variables: Any, x: Any, num_classes: int, rng: Array
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
-    """Return the score function, params and extra of a network with a linear layer of zeros."""
+    """Return the score function, params and extra of a network with a zero linear head."""
     # The variables may be on the devices of another mesh.
     extra = jax.device_put(dict(jax.device_get(variables)))
     model = extra.pop("params")
@@ -273,7 +274,7 @@ def train_until_best(
         state: contains the best parameters in `extra["best"]`.
         advance: advance(state, step) -> state at that step, and the reason if it stopped before.
         measure: measure(state) -> value to maximise.
-        due: steps to measure at; ends early after `PATIENCE` measurements without improvement.
+        due: steps to measure at. Training ends after `PATIENCE` measurements without improvement.
         cooldown: length of the cooldown, relative to the steps before it.
 
     Returns:
@@ -313,7 +314,7 @@ def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
 
 
 def keep_best(state: train.TrainState, accuracy: float) -> train.TrainState:
-    """Update the best parameters of a state with its current ones if these are better."""
+    """Update the best parameters of a state if its current parameters are better."""
     own, old = state.extra["own"], state.extra["best"]
     if not np.float32(accuracy) > old["accuracy"]:  # NaN is not better
         return state
@@ -322,7 +323,7 @@ def keep_best(state: train.TrainState, accuracy: float) -> train.TrainState:
 
 
 def copy_to(old: PyTree, new: PyTree) -> PyTree:
-    """Copy `new` to the dtypes and devices of `old`; copies survive the donation of the state."""
+    """Copy `new` to the dtypes and devices of `old`, so that donating the state keeps the copy."""
     return jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), old, _cast(old, new))
 
 
@@ -335,10 +336,11 @@ def _cast(old: PyTree, new: PyTree) -> PyTree:
 def open_scratch(
     folder: pathlib.Path | None, settings: Mapping[str, Any], state: train.TrainState
 ) -> Iterator[tuple[train.Checkpoints | None, train.TrainState, Callable[[], str]]]:
-    """Yield the checkpoints of a folder, the newest state (`state` if it is empty), and `stop`.
+    """Yield the checkpoints of a folder, the newest state, and `stop`.
 
-    Deletes checkpoints with other settings. Without a folder, or with several processes, yields no
-    checkpoints and a `stop` that returns "".
+    The state is `state` if the folder has no checkpoint. Checkpoints with other settings are
+    deleted. Without a folder, or with several processes, yields no checkpoints and a `stop` that
+    returns "".
     """
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""

@@ -111,7 +111,7 @@ def test_only_missing_scores_of_a_checkpoint_are_added(folder, released, tmp_pat
     other = models.load_cpc_audio(released)
     changed = jax.tree.map(lambda x: x + jnp.float32(1e-3), other.variables)
     models.save(tmp_path / "other", other._replace(variables=changed))
-    with pytest.raises(UserError, match=r"scores of 60k_epoch4.npz, layer c, not of"):
+    with pytest.raises(UserError, match=r"other weights \(60k_epoch4.npz, layer c\)"):
         ask("abx", weights=tmp_path / "other")
     models.save(tmp_path / "same", other)
     ask("abx", weights=tmp_path / "same")

@@ -158,7 +158,7 @@ def test_escaping_and_hidden_paths_are_not_pulled(path):
 def test_repository_without_a_run_is_rejected(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     (remote.root / "team" / "voices" / "config.json").unlink()
-    for to, words in ((tmp_path / "back", r"lacks config\.json"), (run, "already exists")):
+    for to, words in ((tmp_path / "back", r"has no config\.json"), (run, "already exists")):
         with pytest.raises(UserError, match=words):
             hub.pull(remote.api, "team/voices", to)
 

@@ -93,7 +93,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("negatives.temperature", 0.0, "temperature must be above 0 .*0.0"),
     ("optim.clip_norm", float("nan"), "clip_norm must .*nan"),
     ("model.width", "wide", "width must .*int.*'wide'"), ("model.widht", 3, r"mean model\.width"),
-    ("model.norm", None, r"lacks the key model\.norm"),
+    ("model.norm", None, r"key model\.norm is missing"),
     ("model.padding", "valid", "padding is 'valid': "),
     ("negatives.shards", 3, "does not divide into 3 shards"),
     ("negatives.rule", "excluding_sequence", "no negatives at offset 1: raise"),

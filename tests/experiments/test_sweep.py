@@ -87,7 +87,7 @@ def test_values_are_parsed_by_the_type_in_the_config(config, key, text, value):
 
 @pytest.mark.parametrize(("grids", "singles", "seeds", "words"), [
     (["model.num_ofsets=2"], [], None, r"no key model\.num_ofsets; .*model\.num_offsets"),
-    (["model.width"], [], None, "lacks values"),
+    (["model.width"], [], None, "has no values"),
     (["model.width=8,"], [], None, "got ''"), (["model.width=1.5"], [], None, "got '1.5'"),
     (["model.width=8", "model.width=16"], [], None, "model.width twice"),
     ([], ["model.width=8 model.width=16"], None, "model.width twice"),
@@ -218,7 +218,7 @@ def test_best_third_is_kept_by_mean_score():
     assert best_of(*found[:6], seeds=(0, 1))[0] == "b0 b1"
     with pytest.raises(UserError, match="phones for c"):
         best_of([], [])
-    with pytest.raises(UserError, match="lacks scores"):
+    with pytest.raises(UserError, match="with every seed"):
         best_of(*found[4:6], seeds=(0, 1))
 
 
