@@ -23,7 +23,8 @@ from cpc.results import (
 )
 
 #: Head of the column with the difference between the learned features and the best baseline.
-DIFFERENCE = "CPC − strongest"
+DIFFERENCE = "CPC − best other"
+NOTE = f"Shares are in percent. {DIFFERENCE} has a 95 % interval; ↓ means that lower is better."
 #: Scores by (task, data, unit), in table order: baselines first, then learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 
@@ -157,7 +158,7 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
     baselines = [short_title(name, words) for name in words.baselines]
     order = ["task", "chance", *baselines, "untrained", "CPC"]
     last = [name for name in frame if name not in order and name != DIFFERENCE] + [DIFFERENCE]
-    return Table("", frame[[name for name in (*order, *last) if name in frame]])
+    return Table("", frame[[name for name in (*order, *last) if name in frame]], NOTE)
 
 
 def arrow(score: Row, words: Words) -> str:
