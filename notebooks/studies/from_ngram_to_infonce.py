@@ -57,7 +57,7 @@ def fit(text, settings, epochs):
     """Train a model of words; return it with its held-out log p, log Z, and CPU seconds."""
     config = with_settings(make_config(KEYS), {**settings, "epochs": epochs})
     made, seconds = train(config, text, time.process_time)
-    log_p, log_z, _ = evaluate.tell(made, text.test.tokens, text.test.sentence_starts)
+    log_p, log_z, _ = evaluate.predict_log_probs(made, text.test.tokens, text.test.sentence_starts)
     return made, log_p, log_z, seconds
 
 

@@ -49,7 +49,7 @@ def fit(text, settings, epochs, seed=0):
     """Train a model; return it, its tables, its held-out log p, and words per CPU second."""
     given = {**settings, **SIZE, "epochs": epochs, "seed": seed}
     made, seconds = train(with_settings(make_config(KEYS), given), text, time.process_time)
-    log_p = evaluate.tell(made, text.test.tokens, text.test.sentence_starts)[0]
+    log_p = evaluate.predict_log_probs(made, text.test.tokens, text.test.sentence_starts)[0]
     rate = epochs * len(text.train.tokens) / seconds
     return made, jax.device_get(made.state.params["tables"]), log_p, rate
 

@@ -262,7 +262,7 @@ def test_data_without_negatives_are_rejected(folder_config, tmp_path, monkeypatc
     monkeypatch.setattr(contrastive.training, "train", None)
     write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
     folder_config.negatives.rule = "excluding_sequence"
-    mistake(folder_config, tmp_path / "run", "no anchor of 2 batches a negative")
+    mistake(folder_config, tmp_path / "run", "no anchor in 2 batches a negative")
     write_clips(tmp_path / "clips", (0.5,) * 6, speakers=1)
     folder_config.loss.name, folder_config.loss.cosine = "sup_con", True
     mistake(folder_config, tmp_path / "run2", "several values of speaker")

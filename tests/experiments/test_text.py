@@ -454,7 +454,7 @@ def test_embedding_a_folder_equals_embedding_each_file(tmp_path, monkeypatch):
     for one, both in zip("zc", expected, strict=True):
         np.testing.assert_allclose(found["0"][one], both[0], rtol=1e-4, atol=1e-6)
     bare = pretrained._replace(input=text.describe_input(config))
-    with pytest.raises(UserError, match="words"):
+    with pytest.raises(UserError, match="vocabulary"):
         text.embed_files(bare, tmp_path, ["c"], [])
 
 
