@@ -74,12 +74,10 @@ def take_sounds(
         x: array (s,) or (b, s), or a list of arrays (s,). Floats have full scale 1.
             Integers are scaled by the full scale of their type.
         sample_rate_hz: rate of x, or None if x has the model's rate.
-        model_rate_hz, rms: rate and loudness of the training data. If rms is None, x keeps its
-            loudness.
+        model_rate_hz, rms: rate and loudness in training. If rms is None, x keeps its loudness.
         stride: samples per frame of the model. A batch with s < min(b, stride) is rejected, since
             its axes are probably (samples, channels).
-        normalize: False if x already has the model's rate and loudness. x is then only cast to
-            float32.
+        normalize: False if x has the model's rate and loudness. It is then only cast to float32.
     """
     items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
@@ -100,7 +98,6 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Convert samples to float32 with full scale 1, scaling integers by their type."""
     if x.dtype.kind == "f":
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")

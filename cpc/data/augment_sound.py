@@ -293,5 +293,4 @@ DRAWS = {
     "band_reject": _draw_band,
     "dropout": _draw_dropout,
 }
-#: Names of all effects.
 EFFECTS = tuple(DRAWS)

@@ -127,7 +127,6 @@ def _lacks_data(image: Image.Image) -> bool:
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
-    """Convert an image to L or RGB, with transparent pixels blended with white."""
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:
