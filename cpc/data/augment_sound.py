@@ -31,7 +31,7 @@ from cpc.types import ArrayLike, UserError
 FRAME, HOP = 512, 128
 #: Width of the fade at each end of a rejected band, in Hz.
 EDGE_HZ = 50.0
-#: Ratio of magnitudes in consecutive frames at which a frequency counts as an onset.
+#: Growth of a magnitude between consecutive frames above which its frequency has an onset.
 ONSET_RATIO = 8.0
 #: Maximum pitch shift, one octave.
 MAX_CENTS = 1200.0
@@ -42,7 +42,7 @@ MIN_REVERB_FRACTION = 0.1
 
 
 class Ranges(NamedTuple):
-    """Ranges of the uniform draws for each effect, with the first four defaults as in CPC2."""
+    """Ranges of each effect's uniform draws, with the first four defaults as in CPC2."""
 
     pitch_cents: float | int = 300.0  # maximum shift up or down; 100 cents are a semitone
     snr_low_db: float | int = 5.0  # range of the signal-to-noise ratio

@@ -50,7 +50,7 @@ def decode_image(
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
     are blended with white, and orientation tags are applied. Animations and multi-page files yield
     their first image. If `size` is given, the central square is resized to size x size pixels, even
-    if it is smaller. `name` is used in error messages.
+    if the square is smaller. `name` is used in error messages.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -73,7 +73,7 @@ def decode_image(
 def fit_pixels(
     pixels: UInt8[np.ndarray, "y x c"], *, size: int, channels: int
 ) -> UInt8[np.ndarray, "size size ch"]:
-    """Convert pixels as `decode_image` does, where c is 1, 3, or 4 with alpha."""
+    """Convert pixels with c = 1, 3 or 4 (alpha) channels as `decode_image` does."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     bitmap = _fit(_convert(image, channels, "x"), size)
     return np.asarray(bitmap, np.uint8).reshape(size, size, channels)

@@ -229,7 +229,7 @@ class ImageFiles(NamedTuple):
     describe: Callable[[int], str]  # index -> path or record, for messages
     class_names: tuple[str, ...]
     where: str  # folder or name of the set, for messages
-    fingerprint: str  # digest of the files and of the options of decoding
+    fingerprint: str  # digest of the files and decoding options
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:
@@ -259,7 +259,7 @@ def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
 
 
 def check_pixels(size: int | None, channels: int) -> None:
-    """Check the size and channels to which images are decoded."""
+    """Raise UserError unless images can be decoded to `size` and `channels`."""
     if size is not None and size < 1:
         raise UserError(f"size is {size}: choose at least 1 pixel")
     if channels not in (1, 3):

@@ -55,7 +55,7 @@ def pack(
     `samples.int16` contains all utterances one after another, `samples.crc32` contains one checksum
     per 64 KB, and the sealed `index.json` contains the metadata. The pack is created again if the
     recordings have changed or if it is damaged, and it is written atomically. Several processes may
-    request the same pack at once. Each process writes its own, and the first to finish is kept.
+    request the same pack at once. Each process writes a pack, and the first to finish is kept.
 
     Utterances are converted to 16 bits. A constant offset is subtracted, and an utterance that
     exceeds full scale is divided by its peak. `shortened` lists both alterations.
@@ -63,8 +63,8 @@ def pack(
     they have the same samples as another utterance under any name and format. At most
     `max_skipped_fraction` of the utterances may fail to decode.
 
-    Each block of samples is checked when it is first read. Damage raises `UserError`, after which
-    running the same command packs the recordings again.
+    Each block of samples is checked when it is first read. Damage raises `UserError`, and the
+    next run of the same command packs the recordings again.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)

@@ -138,8 +138,8 @@ def measure(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bytes | None]:
     """Return the mean and standard deviation of each channel, and a digest of the float32 values.
 
-    The statistics are computed over steps [0, stop), by default over all steps, in blocks. They are
-    float64, and a constant channel has deviation 1. The digest is None if all channels are
+    The statistics are computed in blocks over steps [0, stop), or all steps if `stop` is None. They
+    are float64, and a constant channel has deviation 1. The digest is None if all channels are
     constant, since flat recordings do not count as copies of each other.
     """
     num_steps, found = values.shape

@@ -38,7 +38,7 @@ SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
 ROUNDING = 2
 #: Largest delay or padding by lossy codecs, and smallest correlation after coding. Correlations are
 #: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings.
-#: In the shortest clips, samples that a delay moves beyond the end lower them by up to a fifth.
+#: In the shortest clips, samples delayed beyond the end lower correlations by up to a fifth.
 MAX_DELAY, MIN_CORRELATION = SAMPLE_RATE_HZ // 10, 0.6
 
 
@@ -123,7 +123,7 @@ def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
 
 
 def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
-    """Map each copy's path to that of its original, named alike except for the suffix."""
+    """Map each copy's path to that of its original, whose name differs only in suffix."""
     named: dict[Path, list[AudioFile]] = defaultdict(list)
     for file in files:
         named[_strip_suffixes(file.path)].append(file)

@@ -52,7 +52,7 @@ def named(vector: Vector) -> dict[str, Any]:
 
 
 def unserialize(content: bytes) -> Vector:
-    """Return the vector of an XDR serialization in version 2 or 3."""
+    """Decode an XDR serialization of version 2 or 3 to a vector."""
     if content[:2] != b"X\n":
         raise ValueError(f"it begins with {content[:2]!r}, which is not XDR")
     reader = _Reader(content[2:])

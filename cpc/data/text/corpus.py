@@ -214,9 +214,9 @@ def rank_words(
 ) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
     """Sort words by decreasing count, and return the vocabulary and the new id for each old id.
 
-    Ties keep their old order. Words with a count below `min_count`, and words after the first
-    `max_words` unless it is 0, become `<unk>`. The word `<unk>` itself, which occurs in texts whose
-    rare words were replaced before, also becomes `<unk>`.
+    Ties keep their old order. Words with a count below `min_count` become `<unk>`. If `max_words`
+    is not 0, words after the first `max_words` also do. The word `<unk>` itself may occur in texts
+    whose rare words were replaced before, and also becomes `<unk>`.
     """
     known = np.array([word != UNKNOWN for word in words]) * counts
     order = np.argsort(-known, kind="stable")

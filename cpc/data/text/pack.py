@@ -159,7 +159,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write tokens and bounds with provisional ids, and return documents and skipped files."""
+    """Write bounds and tokens, with ids by first use, and return documents and skipped files."""
     is_end = bytearray()  # whether each id is a sentence end instead of a word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -229,7 +229,7 @@ def find_copied_documents(
 
 
 def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
-    """Return distinct hashes of word windows that are multiples of `sample`, a power of two."""
+    """Return the distinct hashes of word windows that `sample`, a power of two, divides."""
     hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
         mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))
@@ -260,7 +260,7 @@ def write_ranked(
     documents: Sequence[Document],
     rank: np.ndarray,
 ) -> None:
-    """Write the tokens with their final ids, and the starts of sentences and documents."""
+    """Write tokens with ids ranked by count, and the starts of sentences and documents."""
     with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
         for document in documents:
             shift = words.tell() // 4 - document.words[0]
@@ -280,7 +280,7 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of one file with provisional ids, and the starts of its sentences."""
+    """Append one file's tokens, with ids by first occurrence, and its sentence starts."""
     end_letters = END_LETTERS[options["form"]]
     is_open = False  # whether the last sentence may continue in the next chunk
     for chunk in read_chunks(file):
