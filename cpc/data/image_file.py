@@ -102,7 +102,7 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
 
 
 def _find_jpeg_end(content: bytes, name: str) -> int:
-    """Return the position after the data of a JPEG, or 0 for other formats."""
+    """Return the position after a JPEG's data, or 0 for other formats."""
     start, position = 0, 2
     while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
         if content[position + 1 : position + 2] == b"\xda":

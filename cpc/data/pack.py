@@ -1,4 +1,4 @@
-"""Packs of recordings, which are decoded once into one memory-mapped int16 file."""
+"""Packs: recordings that are decoded once into one memory-mapped int16 file."""
 
 import datetime
 import hashlib

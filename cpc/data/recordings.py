@@ -211,7 +211,7 @@ class Levels(NamedTuple):
 
     @property
     def rms(self) -> float:
-        """Return the root mean square after the offset is subtracted, which measures loudness."""
+        """Return the loudness, the root mean square after the offset is subtracted."""
         return (self.deviation**2 + (self.mean - self.offset) ** 2) ** 0.5
 
     @property
@@ -286,7 +286,7 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
 
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
-    """Return the root mean square of int16 samples relative to full scale, or 0 for no samples."""
+    """Return the root mean square of int16 samples relative to full scale; 0 if there are none."""
     return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / FULL_SCALE
 
 

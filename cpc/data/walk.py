@@ -19,7 +19,7 @@ NUM_EXAMPLES = 3
 
 
 class Found(NamedTuple):
-    """Result of a search below a folder."""
+    """Files found below a folder, and the entries that were left out."""
 
     files: list[Any]  # sorted: paths from `find_data`, strings from `walk_files`
     unreadable: list[Skipped]  # (folder, reason) of folders that cannot be listed
@@ -59,7 +59,7 @@ def find_data(
     Args:
         root: the folder.
         endings, others: suffixes in lower case, with the dot.
-        advice: fix for a file in another format, which may contain {name}, {stem} and {endings}.
+        advice: text on how to fix another format. It may contain {name}, {stem} and {endings}.
     """
     walk = walk_files(root)
     paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]

@@ -276,7 +276,7 @@ def keep_probabilities(
 ) -> Float[np.ndarray, " v"]:
     """Return the probability of keeping each word, min(1, (sqrt(f / t) + 1) t / f).
 
-    f is the frequency of the word and t the `threshold`. This follows the code of word2vec and
+    f is the word's relative frequency and t the `threshold`. This follows the code of word2vec and
     gensim, which keeps slightly more words than the paper. In the paper, a word is dropped with
     probability 1 - sqrt(t / f) (Mikolov et al. 2013, eq. 5).
 
