@@ -1,6 +1,6 @@
 """Datasets of recordings, images and text, and the batches drawn from them.
 
-`cpc.data.sources` has one module per source of data; `cpc.data.augment` runs on the device.
+`cpc.data.sources` has one module per data source; `cpc.data.augment` runs on the device.
 `python -m cpc.data NAME` prepares a packaged dataset.
 """
 

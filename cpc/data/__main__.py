@@ -42,7 +42,7 @@ def main(names: list[str]) -> int:
 
 
 def print_voices() -> None:
-    """Print the number of utterances and the duration of each speaker."""
+    """Print each speaker's number of utterances and duration."""
     folder = prepare_voices()
     recordings = read_folder(folder)
     speakers = np.asarray(recordings.speakers)
@@ -67,7 +67,7 @@ def print_fashion_mnist() -> None:
 
 
 def print_text(name: str) -> None:
-    """Print the size and the credits of a text."""
+    """Print a text's size and credits."""
     folder = prepare_texts(name)
     corpus = read_text_folder(folder / "text", cache_dir() / "packs", log_to_stderr)
     num_frequent = np.count_nonzero(corpus.vocabulary.counts[1:] >= 5)
@@ -75,7 +75,7 @@ def print_text(name: str) -> None:
     print((folder / "CREDITS.txt").read_text("utf-8") + str(folder))
 
 
-#: Print functions by name of the dataset. Texts are in `TEXTS`.
+#: Print functions by dataset name. Texts are in `TEXTS`.
 SETS = {"voices": print_voices, "fashion_mnist": print_fashion_mnist}
 
 

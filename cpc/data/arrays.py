@@ -1,4 +1,4 @@
-"""Conversion of user arrays to model inputs, equal to the inputs that are read from files."""
+"""Conversion of user arrays to the model inputs that equivalent files would give."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ from cpc.types import UserError
 Form: TypeAlias = Literal["one", "batch", "list"]
 #: Allowed numbers of image channels; 4 is RGB with alpha.
 IMAGE_CHANNELS = 1, 3, 4
-#: Properties of the input that a model of each kind must record.
+#: Input properties that a model's export must record, by kind of input.
 RECORDED = {"audio": ("sample_rate_hz", "rms"), "series": ("standardize",)}
 
 
 def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
-    """Split x into arrays with the given axes, where x is one array, a batch, or a list."""
+    """Split x, which is one array, a batch or a list, into arrays with the given axes."""
     ndim = len(axes.split())
     items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
     if any(item.ndim for item in items):
@@ -68,17 +68,16 @@ def take_sounds(
     stride: int,
     normalize: bool = True,
 ) -> tuple[list[np.ndarray], Form]:
-    """Convert waveforms to the sample rate and loudness of a model, as for audio files.
+    """Convert waveforms to a model's sample rate and loudness, as for audio files.
 
     Args:
         x: array (s,) or (b, s), or a list of arrays (s,). Floats have full scale 1.
             Integers are scaled by the full scale of their type.
-        sample_rate_hz: rate of x, or None for the rate of the model.
-        model_rate_hz, rms: rate and loudness of the training data. If rms is None, the loudness of
-            x is kept.
-        stride: samples per frame of the model. A batch with shorter rows is rejected.
-        normalize: False if x already has the model's rate and loudness. x is then only cast to
-            float32.
+        sample_rate_hz: rate of x, or None if x has the model's rate.
+        model_rate_hz, rms: rate and loudness in training. If rms is None, x keeps its loudness.
+        stride: samples per frame of the model. A batch with s < min(b, stride) is rejected, since
+            its axes are probably (samples, channels).
+        normalize: False if x has the model's rate and loudness. It is then only cast to float32.
     """
     items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
@@ -99,7 +98,6 @@ def take_sounds(
 
 
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
-    """Convert samples to float32 with full scale 1, scaling integers by their type."""
     if x.dtype.kind == "f":
         if not np.isfinite(x).all():
             raise UserError("x contains NaN or infinity: remove these samples")
@@ -137,8 +135,8 @@ def _normalize(
 def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
     """Convert a recording to float32 at loudness `rms`, after rounding it to 16 bits.
 
-    The parts are int16, or float32 with full scale 1, and `levels` are measured over all parts. If
-    `rms` is None, the loudness is not changed.
+    `parts` are consecutive arrays, int16, or float32 with full scale 1. `levels` are measured over
+    all of them. If `rms` is None, the loudness is not changed.
     """
     samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:
@@ -161,8 +159,8 @@ def take_series(
     Args:
         x: array (t, channels) or (b, t, channels), or a list of arrays (t, channels). If there is
             only one channel, its axis may be missing.
-        standardize: whether each training file was scaled to mean 0 and standard deviation 1.
-        normalize: False if x already has the scale of the model.
+        standardize: whether training scaled each file to mean 0 and standard deviation 1.
+        normalize: False if x already has the model's scale.
     """
     if channels == 1:  # a series with one axis is a single channel
         x = _add_axis(x, 1)
@@ -186,7 +184,7 @@ def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], 
     Args:
         x: array (h, w), (h, w, c) or (b, h, w, c), or a list of images of any sizes. The number of
             channels c is 1, 3, or 4 with alpha. Values are uint8, or floats in [0, 1].
-        size: side to which the central square of each image is resized.
+        size: side in pixels to which each image's central square is resized.
         channels: number of channels of the results, 1 (grey) or 3 (color).
     """
     items, form = list_items(_add_axis(x, 2), "y x channels")
@@ -219,7 +217,7 @@ def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
 
 
 def check_recorded(given: Mapping[str, Any]) -> None:
-    """Check that a model records the properties of its input that `take` needs."""
+    """Raise UserError if a model's export lacks an input property that `take` needs."""
     kind = given["kind"]
     missing_facts = [name for name in RECORDED.get(kind, ()) if name not in given]
     if missing_facts or (kind == "series" and len(given["shape"]) != 2):
@@ -239,14 +237,14 @@ def take(
 
     Args:
         given: description of the model's input, as exported.
-        about: other records of the model, such as the config of its run.
+        about: other records of the model, such as its run's config.
         stride: samples per frame of the model.
         x, sample_rate_hz, normalize: see `cpc.models.Embedder`.
 
     Returns:
-        A triple (inputs, form, preprocess). The inputs are a list of items in the given form, or a
-        batch if the form is None. For image items, preprocess is a function that prepares the items
-        on the device. Otherwise preprocess is None.
+        A triple (inputs, form, preprocess). The inputs are a list of items, and form is the `Form`
+        of x. If form is None, the inputs are one batch. For image items, preprocess is a function
+        that prepares them on the device. Otherwise, preprocess is None.
     """
     kind = given["kind"]
     if sample_rate_hz is not None and kind != "audio":

@@ -136,7 +136,7 @@ def open_audio(path: Path) -> AudioFile:
 
 
 def _find_missing(log: str) -> str:
-    """Return a note on damage that libsndfile logged while reading a header, or ""."""
+    """Return a note on header damage that libsndfile logged, or "" if it logged none."""
     sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
     for declared, actual in re.findall(sizes, log):
         # Programs that write to a pipe declare 2 or 4 GB, give or take a header.
@@ -154,7 +154,7 @@ def _find_missing(log: str) -> str:
 
 
 def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> str:
-    """Return a note on content of a file that libsndfile does not read, or "" if all is read.
+    """Return a note on file content that libsndfile ignores, or "" if it reads everything.
 
     For an MP3 file without a frame count, libsndfile assumes that all frames have the bit rate of
     the first frame. If several MP3 files or Ogg streams are joined, only the first is read. A
@@ -181,7 +181,7 @@ def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> 
 
 
 def mp3_seconds(content: mmap.mmap | bytes) -> float:
-    """Return the duration in seconds of all layer III frames except the first in each run."""
+    """Return the duration in seconds of layer III frames that directly follow another frame."""
     seconds, position, follows = 0.0, 0, False
     while 0 <= position < len(content):
         if MP3_FRAME.match(content, position):
@@ -204,7 +204,7 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
 
 
 def choose_channel(file: AudioFile) -> AudioFile:
-    """Select the loudest channel of a file if its channels cancel, as in balanced lines."""
+    """Select the loudest channel if a file's channels cancel in the mean, as in balanced lines."""
     count, total, squares = 0, np.zeros(()), np.zeros(())
     with _open(file.path) as sound:
         if sound.channels == 1:
@@ -226,9 +226,9 @@ def choose_channel(file: AudioFile) -> AudioFile:
 
 
 def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
-    """Yield a whole file at 16 kHz in small consecutive parts, and call `note` on alterations.
+    """Yield a whole file at 16 kHz in short arrays, and call `note` for each alteration.
 
-    Parts are int16 if `file.is_plain`. Otherwise they are float32 and may exceed full scale, 1.
+    Arrays are int16 if `file.is_plain`. Otherwise they are float32 and may exceed full scale, 1.
     Decoders of Ogg and MP3 skip damage, so such files may give fewer samples than their header
     declares.
     """
@@ -274,7 +274,7 @@ def read_samples(
     """Return samples `[start, stop)` of a file at 16 kHz as int16.
 
     The samples equal those of the whole resampled file, since the filter also sees samples beyond
-    both ends. The `levels` of the whole file determine the offset and scale. Without `levels`,
+    both ends. The `levels` of the whole file determine the offset and scale. If `levels` is None,
     samples beyond full scale are clipped and a constant offset remains.
     """
     if file.is_plain:

@@ -98,7 +98,7 @@ def cut_patches(
 def cut_for_evaluation(
     images: UInt8[Array, "b _ _ ch"], *, crop: int, grey: bool, patch: int, stride: int
 ) -> Float[Array, "b i j patch patch _"]:
-    """Cut images into patches without augmentation, after a central crop unless `crop` is 0."""
+    """Cut images, or their central crop if `crop` is not 0, into patches without augmentation."""
     images = scale_pixels(centre_crop(images, crop) if crop else images)
     return cut_patches(to_grey(images) if grey else images, patch, stride)
 
@@ -192,7 +192,7 @@ def warp(
     Relative to the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
     R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]. Outside the patch, edge pixels are
     repeated. The angle is in radians, counter-clockwise in the image. The displacement is in pixels
-    down and right on a coarse grid, which is interpolated cubically to (p, p, 2).
+    down and right on a coarse grid, interpolated cubically to (p, p, 2).
     """
     p = patch.shape[0]
     offsets = jnp.arange(p) - (p - 1) / 2

@@ -31,7 +31,7 @@ from cpc.types import ArrayLike, UserError
 FRAME, HOP = 512, 128
 #: Width of the fade at each end of a rejected band, in Hz.
 EDGE_HZ = 50.0
-#: Ratio of magnitudes in consecutive frames at which a frequency counts as an onset.
+#: Growth of a magnitude between consecutive frames above which its frequency has an onset.
 ONSET_RATIO = 8.0
 #: Maximum pitch shift, one octave.
 MAX_CENTS = 1200.0
@@ -42,7 +42,7 @@ MIN_REVERB_FRACTION = 0.1
 
 
 class Ranges(NamedTuple):
-    """Ranges of the uniform draws for each effect, with the first four defaults as in CPC2."""
+    """Ranges of each effect's uniform draws, with the first four defaults as in CPC2."""
 
     pitch_cents: float | int = 300.0  # maximum shift up or down; 100 cents are a semitone
     snr_low_db: float | int = 5.0  # range of the signal-to-noise ratio
@@ -55,7 +55,7 @@ class Ranges(NamedTuple):
 def check_effects(
     effects: Sequence[str], ranges: Ranges, window_samples: int, batch_size: int
 ) -> None:
-    """Validate effects and ranges for batches of `batch_size` windows of `window_samples`."""
+    """Validate effects and ranges for batches with the given number and length of windows."""
     for name in effects:
         if name not in EFFECTS:
             raise UserError(f"effect {name!r} is unknown: choose from {', '.join(EFFECTS)}")
@@ -102,8 +102,8 @@ def augment_sound(
     If `num_samples` is given, the samples of a row beyond it count as 0 and stay 0. A row for which
     an effect returns non-finite numbers is returned unchanged.
 
-    If `speaker`, the speaker index of each row, is given, noise for a row comes from a window of
-    another speaker, if the batch has one.
+    `speaker` contains the speaker index of each row. If it is given, a row's noise is a window of
+    another speaker, provided that the batch has one.
 
     >>> x = jnp.ones((2, 1600))
     >>> augment_sound(jax.random.key(0), x, ["dropout"]).shape
@@ -126,7 +126,7 @@ def augment_sound(
 def draw_others(
     rng: Key[Array, ""], number: int, speaker: Int[ArrayLike, " b"] | None = None
 ) -> Int[Array, " b"]:
-    """Draw for each row another row of the batch, by another speaker if the batch has one."""
+    """Draw another row of the batch for each row, by another speaker if the batch has one."""
     row = jnp.arange(number)
     is_other = row[:, None] != row
     if speaker is not None:
@@ -293,5 +293,4 @@ DRAWS = {
     "band_reject": _draw_band,
     "dropout": _draw_dropout,
 }
-#: Names of all effects.
 EFFECTS = tuple(DRAWS)

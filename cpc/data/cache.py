@@ -37,7 +37,7 @@ def remember(
 
     The content of a missing or damaged file is computed. If the file cannot be written, the content
     is not cached. `log` receives one sentence about a file that is damaged or cannot be written.
-    `what` is the clause about the repeated work in this sentence.
+    `what` is the clause of this sentence that names the work to be repeated.
     """
     if path.exists():
         try:

@@ -50,7 +50,7 @@ def decode_image(
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
     are blended with white, and orientation tags are applied. Animations and multi-page files yield
     their first image. If `size` is given, the central square is resized to size x size pixels, even
-    if it is smaller. `name` is used in error messages.
+    if the square is smaller. `name` is used in error messages.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -73,7 +73,7 @@ def decode_image(
 def fit_pixels(
     pixels: UInt8[np.ndarray, "y x c"], *, size: int, channels: int
 ) -> UInt8[np.ndarray, "size size ch"]:
-    """Convert pixels as `decode_image` does, where c is 1, 3, or 4 with alpha."""
+    """Convert pixels with c = 1, 3 or 4 (alpha) channels as `decode_image` does."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     bitmap = _fit(_convert(image, channels, "x"), size)
     return np.asarray(bitmap, np.uint8).reshape(size, size, channels)
@@ -102,7 +102,7 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
 
 
 def _find_jpeg_end(content: bytes, name: str) -> int:
-    """Return the position after the data of a JPEG, or 0 for other formats."""
+    """Return the position after a JPEG's data, or 0 for other formats."""
     start, position = 0, 2
     while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
         if content[position + 1 : position + 2] == b"\xda":
@@ -127,7 +127,6 @@ def _lacks_data(image: Image.Image) -> bool:
 
 
 def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
-    """Convert an image to L or RGB, with transparent pixels blended with white."""
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:

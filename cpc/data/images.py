@@ -79,7 +79,7 @@ class Images:
 
 
 def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
-    """Return a 64-bit digest of an image's pixels, which ignores the file name and format."""
+    """Return a 64-bit digest of an image's pixels, independent of its file name and format."""
     digest = hashlib.blake2b(pixels.tobytes(), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
@@ -96,7 +96,7 @@ def find_near(
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels,
     others: UInt8[np.ndarray, "m y x ch"] | LazyPixels,
 ) -> dict[int, int]:
-    """Map the index of each image to that of a nearly equal image in `others`, if there is one.
+    """Map each image with a nearly equal image in `others` to that image, both by index.
 
     The result is empty unless both sets are in memory.
     """
@@ -143,8 +143,8 @@ def leave_out_shared(images: Images, others: Images, where: str) -> Images:
     """Remove images whose pixels also occur in `others`, so that two sets share no image.
 
     If both sets were decoded from files into memory, images that differ only by format, palette or
-    size also count as copies. Each copy is listed in `skipped` as (path or record, reason). In the
-    reason, the set of `others` is called `where`.
+    size also count as copies. Each copy is listed in `skipped` as (path or record, reason), and the
+    reason calls the other set `where`.
     """
     digests = find_digests(others).tolist()
     known = {digest: index for index, digest in reversed(list(enumerate(digests)))}  # the first
@@ -185,12 +185,12 @@ def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]
 def make_image_batches(
     images: Images, *, batch_size: int, seed: int, process: int = 0, num_processes: int = 1
 ) -> Callable[[int], Batch]:
-    """Return a pure function from the step to a batch, with a new shuffle for every epoch.
+    """Return a pure function from training step to batch, with a new shuffle per epoch.
 
-    An epoch has len(images) // batch_size steps. The images that do not fill a batch are dropped,
-    and differ between epochs. A batch does not contain an image twice. Draws are made for the
-    global batch and each process takes its rows, so batches depend on neither the number of
-    processes nor the number of threads.
+    An epoch has len(images) // batch_size steps. Images that do not fill a batch are dropped, and
+    differ between epochs. A batch does not contain an image twice. Every process shuffles alike and
+    takes its own rows of the global batch, so batches depend on neither the number of processes nor
+    the number of threads.
 
     A batch contains, with b = batch_size / num_processes:
 
@@ -229,7 +229,7 @@ class ImageFiles(NamedTuple):
     describe: Callable[[int], str]  # index -> path or record, for messages
     class_names: tuple[str, ...]
     where: str  # folder or name of the set, for messages
-    fingerprint: str  # digest of the files and of the options of decoding
+    fingerprint: str  # digest of the files and decoding options
 
 
 def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:
@@ -259,7 +259,7 @@ def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
 
 
 def check_pixels(size: int | None, channels: int) -> None:
-    """Check the size and channels to which images are decoded."""
+    """Raise UserError unless images can be decoded to `size` and `channels`."""
     if size is not None and size < 1:
         raise UserError(f"size is {size}: choose at least 1 pixel")
     if channels not in (1, 3):

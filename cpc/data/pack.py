@@ -1,4 +1,4 @@
-"""Packs of recordings, which are decoded once into one memory-mapped int16 file."""
+"""Packs: recordings that are decoded once into one memory-mapped int16 file."""
 
 import datetime
 import hashlib
@@ -55,16 +55,16 @@ def pack(
     `samples.int16` contains all utterances one after another, `samples.crc32` contains one checksum
     per 64 KB, and the sealed `index.json` contains the metadata. The pack is created again if the
     recordings have changed or if it is damaged, and it is written atomically. Several processes may
-    request the same pack at once. Each process writes its own, and the first to finish is kept.
+    request the same pack at once. Each process writes a pack, and the first to finish is kept.
 
     Utterances are converted to 16 bits. A constant offset is subtracted, and an utterance that
-    exceeds full scale is divided by its peak. Both alterations are listed in `shortened`.
+    exceeds full scale is divided by its peak. `shortened` lists both alterations.
     Utterances are left out and listed in `skipped` if they do not decode, if they are silent, or if
     they have the same samples as another utterance under any name and format. At most
     `max_skipped_fraction` of the utterances may fail to decode.
 
-    Each block of samples is checked when it is first read. Damage raises `UserError`, after which
-    running the same command packs the recordings again.
+    Each block of samples is checked when it is first read. Damage raises `UserError`, and the
+    next run of the same command packs the recordings again.
     """
     path = Path(path)
     wanted = _fingerprint(recordings)
@@ -96,7 +96,7 @@ def pack_folder(
     speaker_level: int = 1,
     max_skipped_fraction: float = 0.1,
 ) -> Recordings:
-    """Return `pack(read_folder(root), path)`, reading no headers if the folder is unchanged.
+    """Return `pack(read_folder(root), path)`, without reading headers of an unchanged folder.
 
     A folder is unchanged if all files below `root` have the same names, sizes and modification
     times as at the time of packing.
@@ -284,7 +284,7 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, An
 
 
 def _decode(recordings: Recordings, index: int) -> tuple[Iterable[np.ndarray], list[str]]:
-    """Return the int16 parts of an utterance and notes on alterations of it.
+    """Return an utterance as short int16 arrays, and notes on its alterations.
 
     An utterance that is too long for memory is decoded twice, the second time by the iterator.
     """

@@ -29,7 +29,7 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
     are numbered in sorted order. Ids contain no whitespace.
 
     Returns:
-        The int32 label of each frame by utterance id, and the name of each label.
+        The int32 frame labels by utterance id, and the name of each label.
 
     Raises:
         UserError: an utterance has no labels or occurs twice, or a label exceeds `MAX_LABEL` or is

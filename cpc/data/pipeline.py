@@ -19,7 +19,7 @@ BUFFER = 4
 def rows_of_process(
     batch_size: int, process: int, num_processes: int, what: str
 ) -> Int[np.ndarray, " b"]:
-    """Return the rows of the global batch that belong to a process."""
+    """Return the indices of the global batch's rows that one process prepares."""
     if batch_size < 1:
         raise UserError(f"a batch of {batch_size} {what} is empty: choose at least 1")
     if batch_size % num_processes:
@@ -36,10 +36,10 @@ def prefetch(
 ) -> Iterator[B]:
     """Yield `batches(start)`, ..., `batches(stop - 1)`, prepared by threads ahead of time.
 
-    `batches` is a function of the step alone, so the state of the stream is one integer, and
-    `num_threads` affects only the speed. With 0 threads, batches are prepared in the caller's
-    thread. At most `BUFFER` batches are prepared ahead. Closing or garbage-collecting the iterator
-    ends the threads.
+    `batches` depends only on the step, so the step is the stream's whole state, and `num_threads`
+    affects only the speed. If it is 0, batches are prepared in the caller's thread. At most
+    `BUFFER` batches are prepared ahead. Closing or garbage-collecting the iterator ends the
+    threads.
 
     >>> list(prefetch(lambda step: {"x": step}, 3, 5))
     [{'x': 3}, {'x': 4}]

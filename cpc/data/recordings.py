@@ -24,7 +24,7 @@ MAX_GAIN = 500.0
 FULL_SCALE = 32768
 #: A constant offset above this fraction of the standard deviation is subtracted.
 MAX_OFFSET = 0.1
-#: Peak below which the conversion of finer samples to 16 bits loses most of their resolution.
+#: Peak below which 16 bits lose most of the resolution of finer samples.
 MIN_PEAK = 32 / FULL_SCALE
 
 
@@ -37,14 +37,14 @@ class Recordings:
     speakers: tuple[str, ...]
     """The speaker of each utterance."""
     lengths: Int[np.ndarray, " n"]
-    """Number of samples of each utterance at 16 kHz, int64."""
+    """Length of each utterance in samples at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
     """(index, start, stop) -> int16 (stop - start,), by seeking. Raises `UserError` if damaged."""
     rms: Float[np.ndarray, " n"] | None = None
-    """Root mean square of samples / 32768 for each utterance, which determines its gain to
-    `TARGET_RMS`. None if the recordings are not packed."""
+    """Each utterance's root mean square of samples / 32768. It determines the gain to `TARGET_RMS`.
+    None if the recordings are not packed."""
     stream: Callable[[int, Note], Iterator[np.ndarray]] | None = None
-    """(index, note) -> iterator over small parts of the utterance, int16 or float32. Float samples
+    """(index, note) -> iterator over short arrays of the utterance, int16 or float32. Float samples
     may exceed full scale, 1. `note` is called for each alteration. If None, `read` is used."""
     skipped: tuple[Skipped, ...] = ()
     """(path or utterance id, reason) for each utterance or file that is left out."""
@@ -81,10 +81,10 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
 def split_by_utterance(
     recordings: Recordings, test_fraction: float, seed: int
 ) -> tuple[Recordings, Recordings]:
-    """Split the utterances of each speaker into train and test by a seeded shuffle.
+    """Split each speaker's utterances into train and test by a seeded shuffle.
 
-    Speakers with at least two utterances are in both sets. The utterance of a speaker with only one
-    is in the training set.
+    Speakers with at least two utterances are in both sets. A speaker's only utterance is in the
+    training set.
     """
     if not 0 < test_fraction < 1:
         raise UserError(f"test_fraction must be between 0 and 1 (got {test_fraction})")
@@ -136,7 +136,7 @@ def split_by_lists(
 
 
 def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
-    """Explain how to fix listed ids that do not match the names of recordings.
+    """Return a hint for the error about listed ids that match no recording.
 
     >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
     'write ids without a suffix, named like ann/utt0'
@@ -187,7 +187,7 @@ def read_windows(
 
 
 def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.ndarray]:
-    """Return an iterator over small parts of one utterance, as `Recordings.stream` does."""
+    """Iterate over one utterance in short arrays, calling `note` for each alteration."""
     if recordings.stream is not None:
         return recordings.stream(index, note)
     return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
@@ -205,13 +205,13 @@ class Levels(NamedTuple):
 
     @property
     def offset(self) -> float:
-        """Return the constant to subtract: the mean, or 0 if the mean is relatively small."""
+        """Return the constant to subtract: the mean if above `MAX_OFFSET` deviations, else 0."""
         units = round(self.mean * FULL_SCALE)
         return units / FULL_SCALE if abs(self.mean) > MAX_OFFSET * self.deviation else 0.0
 
     @property
     def rms(self) -> float:
-        """Return the root mean square after the offset is subtracted, which measures loudness."""
+        """Return the loudness, the root mean square after the offset is subtracted."""
         return (self.deviation**2 + (self.mean - self.offset) ** 2) ** 0.5
 
     @property
@@ -220,7 +220,7 @@ class Levels(NamedTuple):
         return max(self.highest - self.offset, self.offset - self.lowest)
 
     def describe(self) -> list[str]:
-        """Return one sentence for each alteration of the recording."""
+        """Return one sentence for each loss in converting the recording to 16 bits."""
         notes = []
         if self.offset:
             notes.append(
@@ -242,7 +242,7 @@ def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
 
 
 def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
-    """Measure a recording whose parts are int16, or float32 with full scale 1."""
+    """Measure a recording given as consecutive arrays, int16 or float32 with full scale 1."""
     num, total, squares, lowest, highest, is_int16 = 0, 0, 0, np.inf, -np.inf, True
     for part in parts:
         is_int16 = part.dtype == np.int16
@@ -259,9 +259,9 @@ def measure_levels(parts: Iterable[np.ndarray]) -> Levels:
 
 
 def to_int16(part: np.ndarray, levels: Levels) -> Int[np.ndarray, " s"]:
-    """Convert a part of a recording to int16 after subtracting the offset of the recording.
+    """Convert one part of a recording to int16 after subtracting the recording's offset.
 
-    If the peak of the recording exceeds full scale, the samples are scaled down to fit.
+    If the recording's peak exceeds full scale, the samples are scaled down to fit.
 
     >>> hot = np.array([0.0, 4.0, -2.0], np.float32)
     >>> to_int16(hot, measure_levels([hot - hot.mean()])).tolist()
@@ -286,7 +286,7 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
 
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
-    """Return the root mean square of int16 samples relative to full scale, or 0 for no samples."""
+    """Return the root mean square of int16 samples relative to full scale; 0 if there are none."""
     return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / FULL_SCALE
 
 

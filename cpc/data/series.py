@@ -77,7 +77,7 @@ def read_sequences(
     max_skipped_fraction: float = 1.0,
     others: Sequence[pathlib.Path] = (),
 ) -> Sequences:
-    """Read a file, or all files below a folder except `others`, skipping unreadable files."""
+    """Read one series, or all series below a folder except `others`, skipping unreadable files."""
     files, skipped, ignored = find_files(path, others)
     total, held = len(files) + len(skipped), 0
     root = path if path.is_dir() else path.parent
@@ -118,7 +118,7 @@ def describe_problem(error: BaseException) -> str:
 
 
 def find_files(path: pathlib.Path, others: Sequence[pathlib.Path]) -> Found:
-    """Find the series in a folder except `others`, or validate the path of a single file."""
+    """Return the series files below a folder except `others`, or one file after validation."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
             raise UserError(f"{path} is not a series: give one of {', '.join(SUFFIXES)}")
@@ -138,8 +138,8 @@ def measure(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bytes | None]:
     """Return the mean and standard deviation of each channel, and a digest of the float32 values.
 
-    The statistics are computed over steps [0, stop), by default over all steps, in blocks. They are
-    float64, and a constant channel has deviation 1. The digest is None if all channels are
+    The statistics are computed in blocks over steps [0, stop), or all steps if `stop` is None. They
+    are float64, and a constant channel has deviation 1. The digest is None if all channels are
     constant, since flat recordings do not count as copies of each other.
     """
     num_steps, found = values.shape
@@ -185,7 +185,7 @@ def name_label(label: Any) -> str:
 
 
 def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
-    """Replace labels by their index in the sorted names, and return the indices and the names.
+    """Return each label's index in the sorted label names, and these names.
 
     A step with a missing or empty label has index -1. Equal whole numbers, such as 1 and 1.0, have
     the same name.
@@ -228,7 +228,7 @@ def read_file(
 
 
 def check_size(path: pathlib.Path, num_bytes: int) -> None:
-    """Check that the declared size of the contents of a file is below the memory limit."""
+    """Raise UserError if a file declares more content than the memory limit."""
     limit = max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     if num_bytes > limit:
         raise UserError(
@@ -238,7 +238,7 @@ def check_size(path: pathlib.Path, num_bytes: int) -> None:
 
 
 def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read the values of an .npz file, and its array of labels if present."""
+    """Read the values of an .npz file, and its label array if present."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     others = [name for name in members if name != step_label]
@@ -255,7 +255,7 @@ def read_npz(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarra
 
 
 def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read the numeric columns of a .csv, .tsv or .parquet file, and its column of labels."""
+    """Read the numeric columns of a .csv, .tsv or .parquet file, and its label column."""
     import pandas as pd
 
     is_text = path.suffix.lower() in SEPARATORS

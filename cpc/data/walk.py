@@ -19,7 +19,7 @@ NUM_EXAMPLES = 3
 
 
 class Found(NamedTuple):
-    """Result of a search below a folder."""
+    """Files found below a folder, and the entries that were left out."""
 
     files: list[Any]  # sorted: paths from `find_data`, strings from `walk_files`
     unreadable: list[Skipped]  # (folder, reason) of folders that cannot be listed
@@ -59,7 +59,7 @@ def find_data(
     Args:
         root: the folder.
         endings, others: suffixes in lower case, with the dot.
-        advice: fix for a file in another format, which may contain {name}, {stem} and {endings}.
+        advice: text on how to fix another format. It may contain {name}, {stem} and {endings}.
     """
     walk = walk_files(root)
     paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]
@@ -166,7 +166,7 @@ def check_file(path: str | Path) -> None:
 
 
 def read_named(path: str | Path, what: str) -> str:
-    """Read a text file that contains names, without a byte order mark and normalized to NFC."""
+    """Read a text file of names, dropping a byte order mark and normalizing to NFC."""
     check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))
@@ -198,7 +198,7 @@ def printable(text: str | Path) -> str:
 
 
 def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
-    """Return a mapping from the index of each copy to the first index with equal content.
+    """Map the index of each copy to the first index with equal content.
 
     This works for any kind of data. Pass a digest of each entry's decoded content, drop the copies
     before splitting the data, and list them in `skipped`. An entry with the digest None, such as a
@@ -224,7 +224,7 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
 
 
 def count_names(entries: Sequence[Skipped], what: str) -> str:
-    """Return the number of entries with the first names as examples, for the console.
+    """Format the number of entries and the first names as examples, for the console.
 
     >>> count_names([(f"data/{name}.wav", "is empty") for name in "abcd"], "files skipped")
     '4 files skipped (a.wav, b.wav, c.wav, ...)'

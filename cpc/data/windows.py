@@ -42,7 +42,7 @@ def one_speaker_windows(
 ) -> DrawWindows:
     """Return a function that draws all windows of a batch from one speaker.
 
-    The speaker is that of a uniformly drawn window.
+    The function draws one window with `uniform_windows` and takes its speaker.
     """
     draw_first = uniform_windows(lengths, window_length)
 
@@ -83,13 +83,13 @@ def make_packed_batches(
 ) -> Callable[[int], Batch]:
     """Return a function from the step to a batch of int16 windows, drawn by `uniform_windows`.
 
-    Windows keep the int16 samples of the pack, which halves the copy to the device, where `unpack`
-    converts the samples to waveforms.
+    Windows stay int16, as in the pack. This halves the bytes copied to the device, where `unpack`
+    converts them to waveforms.
 
-    Draws are made for the global batch and each process takes its rows, so the samples depend on
-    neither the number of processes nor the number of threads. With `one_speaker`, each batch has
-    windows of a single speaker, drawn in proportion to the speaker's recorded time. Over many
-    batches, every window is as likely as without `one_speaker`.
+    Every process draws the whole global batch and takes its own rows, so batches depend on neither
+    the number of processes nor the number of threads. If `one_speaker` is true, all windows of a
+    batch come from one speaker, drawn in proportion to the speaker's recorded time. Over many
+    batches, every window is as likely as if it were false.
 
     A batch contains, with b = batch_size / num_processes:
 
@@ -99,12 +99,12 @@ def make_packed_batches(
         sequence: int32 (b,), row in the global batch.
         speaker: int32 (b,), index into the sorted speaker names of `recordings`.
         utterance: int32 (b,), index into `recordings`.
-        start: int32 (b,), first sample of the window in the utterance.
-        sample: int32 (b,), first sample of the window on a time line of all recordings, modulo
-            2^32, from which overlaps are computed. A recording occupies its own length, but a clip
-            shorter than a window occupies two windows.
-        num_samples: int32 (b,), number of real samples. The remaining samples are 0. Present only
-            if some recording is shorter than a window, whether or not it is in this batch.
+        start: int32 (b,), position of the window's first sample in the utterance.
+        sample: int32 (b,), position of that sample if all recordings are joined, modulo 2^32, to
+            compute which windows overlap. A recording occupies its own length, but a clip shorter
+            than a window occupies two windows.
+        num_samples: int32 (b,), number of recorded samples. The rest of the window is 0. Present
+            only if some recording is shorter than a window, whether or not it is in this batch.
     """
     rows = rows_of_process(batch_size, process, num_processes, "windows")
     if window_samples < 1:

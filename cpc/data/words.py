@@ -1,4 +1,4 @@
-"""Batches of words for training embeddings, which are subsampled slices of a text."""
+"""Batches of words from subsampled slices of a text, for training word embeddings."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ MAX_GRAIN = 1024
 
 
 class WordStream(NamedTuple):
-    """The inputs of launches of training steps over a text, in a new order in each epoch."""
+    """Inputs for training in launches, each a call of several steps, reordered in each epoch."""
 
     launch: Callable[[int], dict[str, np.ndarray]]
     """Index of a launch -> {"tokens", "sentence"}, int32 (steps, margin + positions + margin). The
@@ -32,16 +32,16 @@ def word_stream(
     positions: int,
     margin: int,
 ) -> WordStream:
-    """Return a stream of launches, each with `steps` steps of `positions` words.
+    """Return the inputs of launches, which are calls of `steps` steps of `positions` words each.
 
-    The text is split into slices, one per launch. After subsampling, a slice is expected to fill
-    95 % of a launch, and words beyond its capacity are dropped. Each launch is a function of its
+    The text is split into one slice per launch. After subsampling, a slice is expected to fill 95 %
+    of its launch, and words that do not fit are dropped. The inputs depend only on the launch's
     index.
 
     Args:
         tokens: word ids (n,), which may be memory-mapped and are never read as a whole.
-        sentence_starts: first token of each sentence, and the end of the last sentence. The words
-            of a sentence have the same number in a launch.
+        sentence_starts: start of each sentence in `tokens`, and the end of the last sentence. In a
+            launch, all words of a sentence carry the sentence's number.
         keep: probability of keeping each vocabulary word.
         steps, positions, margin: shape of a launch. A margin of 5 adds 5 words on either side.
     """

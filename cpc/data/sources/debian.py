@@ -2,7 +2,7 @@
 
 apt checks signatures. The size and sha256 are checked again on every use, as cached archives may be
 truncated or changed. Distributions rebuild packages, so an archive that differs from the known
-version is checked against the one that apt verified when it was fetched.
+version is checked against the size and sha256 recorded when apt verified it.
 """
 
 import os
@@ -44,7 +44,7 @@ class Package(NamedTuple):
 def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
     """Return a context manager that lets one process at a time prepare data.
 
-    Processes are not excluded if the file `lock` cannot be written.
+    If the file `lock` cannot be written, several processes may prepare the same data.
     """
     waiting = f"another process is preparing the same data and has locked {lock}: waiting"
     return locked(lock, lambda: log(waiting))
@@ -72,10 +72,11 @@ def laying_out(
     advice: str,
     log: Log,
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield a folder of unpacked packages and a new folder, which is moved to `folder` at the end.
+    """Yield a folder of unpacked packages and a new folder that becomes `folder` at the end.
 
-    The licenses of the packages and `CREDITS.txt` are added to the new folder. Its stamp contains
-    the sha256 of each package and of `others` by name. Errors end with `advice` on other sources.
+    After the caller fills it, the packages' licenses, `CREDITS.txt` and a stamp are added. `others`
+    contains further sha256 by name, which the stamp lists next to those of the packages. If a fetch
+    fails, the error ends with `advice`, which names other sources.
     """
     unpack_all = tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacked-")
     with unpack_all as name, replacing_folder(folder) as part:
@@ -97,7 +98,7 @@ def laying_out(
 
 
 def read_stamp(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each source of a folder, or an empty dict for an incomplete folder."""
+    """Return the sha256 of each source in a folder's stamp, or {} if the stamp is unreadable."""
     try:
         return dict(read_json(folder / "stamp.json")["archives"])
     except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or foreign
@@ -145,7 +146,10 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str] | None:
-    """Return the archive and sha256 of an earlier fetch, or None, removing a damaged archive."""
+    """Return the archive and sha256 of an earlier fetch, after checking the archive.
+
+    A missing archive yields None. A damaged archive is also removed.
+    """
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
     if not path.is_file():
@@ -207,7 +211,7 @@ def _known(package: Package) -> dict:
 def _manifest(folder: Path) -> dict[str, dict]:
     """Return the file, size and sha256 of each archive that apt has verified, by package.
 
-    If the manifest is missing or damaged, only the known versions can be verified.
+    A missing or damaged manifest yields {}, so that only known versions can be verified.
     """
     try:
         return read_sealed(folder / "manifest.json")

@@ -38,7 +38,7 @@ SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
 ROUNDING = 2
 #: Largest delay or padding by lossy codecs, and smallest correlation after coding. Correlations are
 #: 0.91 for speech in 9 kbit/s Opus, 0.85 for white noise as MP3, and 0.06 between two recordings.
-#: In the shortest clips, samples that a delay moves beyond the end lower them by up to a fifth.
+#: In the shortest clips, samples delayed beyond the end lower correlations by up to a fifth.
 MAX_DELAY, MIN_CORRELATION = SAMPLE_RATE_HZ // 10, 0.6
 
 
@@ -55,7 +55,7 @@ def read_folder(
 
     Damaged files, files in other formats and unreadable folders are listed in `skipped`. If
     recordings have the same sound and differ in name only by the suffix, one is kept, lossless if
-    possible, and the copies are listed in `skipped`. Files without sound (`COMPANION_SUFFIXES`,
+    possible. The others are listed in `skipped`. Files without sound (`COMPANION_SUFFIXES`,
     hidden files, licences) are not listed. Truncated files that are kept are listed in `shortened`.
     `pack` finds files that are damaged after their header, and copies under other names.
 
@@ -123,7 +123,7 @@ def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
 
 
 def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
-    """Map the path of each copy to that of its original, whose name differs only in suffix."""
+    """Map each copy's path to that of its original, whose name differs only in suffix."""
     named: dict[Path, list[AudioFile]] = defaultdict(list)
     for file in files:
         named[_strip_suffixes(file.path)].append(file)
@@ -143,7 +143,7 @@ def _find_originals(files: Sequence[AudioFile]) -> dict[Path, Path]:
 
 
 def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
-    """Return whether two files have the same length and sound, apart from effects of codecs."""
+    """Return whether two files have equal length and sound, except for codec effects."""
     if abs(one.num_samples - other.num_samples) > MAX_DELAY:
         return False
     stop = min(one.num_samples, other.num_samples, SAMPLES_COMPARED)

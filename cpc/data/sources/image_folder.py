@@ -36,7 +36,7 @@ def read_image_folder(
     """Read the images of one split from a folder with the layout `ROOT/SPLIT/CLASS/*.jpeg`.
 
     Images may have other suffixes (.jpg, .png, ...) and be at any depth below the class. A label is
-    the position in the sorted class names of all splits, so labels agree between splits. Images
+    a class's index in the sorted class names of all splits, so labels agree between splits. Images
     directly in the folder of the split are unlabelled. Damaged images, files in other formats,
     unreadable folders and class folders without images are listed in `skipped`.
 
@@ -120,7 +120,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _list_strays(root: Path) -> list[Skipped]:
-    """Return images, archives and other data next to the splits, with reasons for `skipped`."""
+    """Return `skipped` entries for images, archives and other data next to the splits."""
     return [
         (printable(path), f"{printable(path)} is outside all splits: move it into one or unpack it")
         for path in _list(root)

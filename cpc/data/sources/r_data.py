@@ -30,7 +30,7 @@ class Vector(NamedTuple):
 
 
 def read_lazy_data(index: Path) -> dict[str, list[Any]]:
-    """Return the vectors of a lazy-load database by name, given the path of its .rdx file."""
+    """Return a lazy-load database's vectors by name, given the path of its .rdx file."""
     try:
         content = index.with_suffix(".rdb").read_bytes()
         top = named(unserialize(zlib.decompress(index.read_bytes(), GZIP)))
@@ -52,7 +52,7 @@ def named(vector: Vector) -> dict[str, Any]:
 
 
 def unserialize(content: bytes) -> Vector:
-    """Return the vector of an XDR serialization in version 2 or 3."""
+    """Decode an XDR serialization of version 2 or 3 to a vector."""
     if content[:2] != b"X\n":
         raise ValueError(f"it begins with {content[:2]!r}, which is not XDR")
     reader = _Reader(content[2:])
@@ -63,7 +63,7 @@ def unserialize(content: bytes) -> Vector:
 
 
 class _Reader:
-    """A reader of a serialization, which resolves references to earlier symbols."""
+    """A reader of XDR serializations that resolves references to earlier symbols."""
 
     def __init__(self, content: bytes) -> None:
         self.rest, self.symbols = io.BytesIO(content), []

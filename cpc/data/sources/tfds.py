@@ -71,7 +71,7 @@ def read_images_tfds(
 
 
 def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
-    """Return the record files of a split, each with the rows that `read_images_tfds` reads."""
+    """Return (record file, range of its records) for each file that a split reads."""
     parts = _file_parts(*_open_prepared(name, Path(data_dir).expanduser()), split)
     return [(str(part.filename), range(part.skip, part.skip + part.take)) for part in parts]
 
@@ -92,13 +92,13 @@ def _format_error(folder: Path, name: str, command: str) -> str:
 
 
 def _command(name: str, data_dir: Path) -> str:
-    """Return the shell command that prepares a dataset, which is the step that needs TensorFlow."""
+    """Return the shell command that prepares a dataset, the only step that needs TensorFlow."""
     options = f"--file_format=array_record --data_dir={data_dir}"
     return f"pip install 'cpc-jax[tf]' && tfds build {name} {options}"
 
 
 def _prepared_folder(name: str, data_dir: Path, config: str = "") -> Path:
-    """Return the folder of the newest version without tfds, which would use the network first."""
+    """Return the newest version's folder without asking tfds, which would use the network."""
     folder = data_dir / name / config
     versions = [path.parent for path in folder.glob("*/dataset_info.json")]
     if versions:
@@ -138,7 +138,7 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
 
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
-    """Return the image key and the label key, which is `label`, the only class feature, or None."""
+    """Return the image key and the label key: `label`, else the only class feature, else None."""
     from tensorflow_datasets import features as kinds
 
     images = [key for key, feature in features.items() if isinstance(feature, kinds.Image)]
@@ -209,7 +209,7 @@ def _shards(data_dir: Path, split: str) -> list[Path]:
 
 
 def _make_decoder() -> Callable[[bytes], Any]:
-    """Return a decoder of records, in which `Tensor` reads audio bytes without TensorFlow."""
+    """Return a record decoder that reads audio as `Tensor`, which does not need TensorFlow."""
     from tensorflow_datasets import features as kinds
 
     speech, text = kinds.Tensor(shape=(None,), dtype=np.int16), kinds.Text()

@@ -95,7 +95,7 @@ class Voice(NamedTuple):
     credit: str
     license: str
     parts: dict[str, Callable[[Path], list[Clip]]]
-    """Name of each part -> function that lists its clips in the unpacked packages, by key."""
+    """Name of each part, such as one language -> function(unpacked packages) listing its clips."""
 
 
 def asterisk_clips(locale: str, root: Path) -> list[Clip]:
@@ -199,7 +199,7 @@ def decode(path: Path) -> Int[np.ndarray, " s"]:
 
 
 def reason_to_drop(samples: Int[np.ndarray, " s"]) -> str | None:
-    """Return the reason to drop a clip that is too short or quiet, or None to keep it."""
+    """Return why a clip is dropped (too short or too quiet), or None to keep it."""
     if len(samples) < MIN_SECONDS * SAMPLE_RATE_HZ:
         return f"shorter than {MIN_SECONDS} s"
     if np.abs(samples.astype(np.int32)).max() < MIN_PEAK * 32768:
@@ -272,7 +272,7 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
 
 
 def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
-    """Return the jobs of a part, with ids that do not change if some clips are dropped."""
+    """Return a job per clip of a part, whose ids do not depend on which clips are dropped."""
     chapter.mkdir(parents=True)
     names = [f"{chapter.parent.name}-{chapter.name}-{i:04d}" for i in range(len(clips))]
     files = [chapter / f"{name}.flac" for name in names]
@@ -280,7 +280,7 @@ def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
 
 
 def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
-    """Write recordings, and return their total seconds and a reason to drop each job or None."""
+    """Write recordings, and return their total seconds and a drop reason or None for each job."""
 
     def write(job: _Job, is_repeat: bool) -> tuple[float, str | None]:
         if is_repeat:
@@ -304,7 +304,7 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
 
 
 def _test_mask(num_utterances: int, number: int) -> np.ndarray:
-    """Return a random mask of the test utterances of a part, so each voice is in both splits."""
+    """Return a random test mask for one part, so that each voice is in both splits."""
     order = np.random.default_rng((SPLIT_SEED, number)).permutation(num_utterances)
     return np.isin(np.arange(num_utterances), order[: round(TEST_FRACTION * num_utterances)])
 

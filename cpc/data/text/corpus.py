@@ -80,7 +80,7 @@ def pad_sentences(
 def encode_sentences(
     texts: Sequence[str], words: Sequence[str], max_words: int, *, lowercase: bool = True
 ) -> Int[np.ndarray, "sentences w"]:
-    """Convert texts of one sentence each to rows of word ids, truncated or padded with -1.
+    """Convert each one-sentence text to a row of word ids, truncated or padded with -1.
 
     >>> encode_sentences(["The cat.", "A cat sat"], ["<unk>", "the", "cat"], 2)
     array([[1, 2],
@@ -93,12 +93,12 @@ def encode_sentences(
 
 
 def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
-    """Count the occurrences of each vocabulary word in the tokens of a corpus."""
+    """Count how often each vocabulary word occurs in a corpus."""
     return count_tokens([corpus.tokens], len(corpus.vocabulary.words))
 
 
 def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray, " v"]:
-    """Count each id below `num_words` in arrays, which may be memory-mapped."""
+    """Count each id below `num_words` in arrays, chunk by chunk to save memory."""
     counts = np.zeros(num_words, np.int64)
     for chunk in cut_chunks(parts):
         counts += np.bincount(chunk, minlength=num_words)
@@ -112,7 +112,7 @@ def cut_chunks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def describe_corpus(corpus: Corpus) -> str:
-    """Return a one-line summary of the size of a corpus, for the console.
+    """Return a one-line summary of a corpus's size, for the console.
 
     >>> words = Vocabulary(("<unk>", "a"), np.array([1, 5]))
     >>> describe_corpus(Corpus(np.ones(6, int), np.array([0, 4, 6]), np.array([0, 2]), words, []))
@@ -132,7 +132,7 @@ def documents_of(corpus: Corpus) -> Int[np.ndarray, " sentences"]:
 
 
 def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Corpus:
-    """Return the sentences selected by a mask, with documents split at gaps.
+    """Return the sentences that a mask selects, splitting documents at removed sentences.
 
     Tokens are copied to memory unless the selected sentences are contiguous. The vocabulary is
     unchanged.
@@ -214,9 +214,9 @@ def rank_words(
 ) -> tuple[Vocabulary, Int[np.ndarray, " v"]]:
     """Sort words by decreasing count, and return the vocabulary and the new id for each old id.
 
-    Ties keep their old order. Words with a count below `min_count`, and words after the first
-    `max_words` unless it is 0, become `<unk>`. The word `<unk>` itself, which occurs in texts whose
-    rare words were replaced before, also becomes `<unk>`.
+    Ties keep their old order. Words with a count below `min_count` become `<unk>`. If `max_words`
+    is not 0, words after the first `max_words` also do. The word `<unk>` itself may occur in texts
+    whose rare words were replaced before, and also becomes `<unk>`.
     """
     known = np.array([word != UNKNOWN for word in words]) * counts
     order = np.argsort(-known, kind="stable")
@@ -229,7 +229,7 @@ def rank_words(
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
-    """Remove test sentences from the training text, and also return the number of removals.
+    """Remove test sentences from the training text, and also return how many were removed.
 
     Sentences with fewer than `MIN_COPIED_WORDS` words are kept.
 
@@ -245,7 +245,7 @@ def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
 
 
 def _long_sentences(corpus: Corpus) -> Iterator[bytes]:
-    """Yield the tokens of each sentence as bytes, or empty bytes if the sentence is short."""
+    """Yield each sentence's tokens as bytes, and b"" below `MIN_COPIED_WORDS` words."""
     for start, stop in itertools.pairwise(corpus.sentence_starts.tolist()):
         is_long = stop - start >= MIN_COPIED_WORDS
         yield corpus.tokens[start:stop].tobytes() if is_long else b""
@@ -276,7 +276,7 @@ def keep_probabilities(
 ) -> Float[np.ndarray, " v"]:
     """Return the probability of keeping each word, min(1, (sqrt(f / t) + 1) t / f).
 
-    f is the frequency of the word and t the `threshold`. This follows the code of word2vec and
+    f is the word's relative frequency and t the `threshold`. This follows the code of word2vec and
     gensim, which keeps slightly more words than the paper. In the paper, a word is dropped with
     probability 1 - sqrt(t / f) (Mikolov et al. 2013, eq. 5).
 
@@ -291,5 +291,5 @@ def keep_probabilities(
 def subsample(
     tokens: Int[np.ndarray, " n"], keep: Float[np.ndarray, " v"], *key: int
 ) -> Bool[np.ndarray, " n"]:
-    """Draw a mask of kept tokens from their probabilities `keep`, seeded by the integers `key`."""
+    """Draw a mask of tokens to keep, from each word's probability `keep` and the seed `key`."""
     return np.random.default_rng(key).random(len(tokens)) < keep[tokens]

@@ -159,7 +159,7 @@ def write_documents(
     options: dict[str, Any],
     log: Log,
 ) -> tuple[list[Document], list[Skipped]]:
-    """Write tokens and bounds with provisional ids, and return documents and skipped files."""
+    """Write bounds and tokens, with ids by first use, and return documents and skipped files."""
     is_end = bytearray()  # whether each id is a sentence end instead of a word
     documents, skipped = [], []
     with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
@@ -183,7 +183,7 @@ def write_documents(
 def leave_out_copies(
     tokens: np.ndarray, documents: list[Document]
 ) -> tuple[list[Document], list[Skipped]]:
-    """Return the documents that are not copies, and (name, reason) for each copy."""
+    """Separate originals from copies, and return the originals and a (name, reason) per copy."""
     copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
@@ -196,11 +196,11 @@ def leave_out_copies(
 def find_copied_documents(
     tokens: Int[np.ndarray, " n"], bounds: Sequence[int]
 ) -> dict[int, tuple[int, float]]:
-    """Map each copied document to its original and the fraction of windows that they share.
+    """Map each copied document to its original and its fraction of windows in larger documents.
 
-    Document j is tokens[bounds[j]:bounds[j + 1]], and the original is the larger document that
-    shares most windows. Windows of words are compared at any position, so copies are also found if
-    lines are wrapped differently or a licence is added. The first of equal documents is kept.
+    Document j is tokens[bounds[j]:bounds[j + 1]]. A window is `WINDOW_WORDS` consecutive words at
+    any position, so copies are also found if lines are wrapped differently or a licence is added.
+    The original is the larger document that shares most windows, or the first of equal documents.
 
     >>> text = np.arange(100)
     >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
@@ -229,7 +229,7 @@ def find_copied_documents(
 
 
 def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.ndarray, " _"]:
-    """Return distinct hashes of word windows, keeping multiples of the power of two `sample`."""
+    """Return the distinct hashes of word windows that `sample`, a power of two, divides."""
     hashes = [np.zeros(0, np.uint64)]
     for begin in range(0, len(tokens) - WINDOW_WORDS + 1, CHUNK_WINDOWS):
         mixed = mix_bits(tokens[begin : begin + CHUNK_WINDOWS + WINDOW_WORDS - 1].astype(np.uint64))
@@ -260,7 +260,7 @@ def write_ranked(
     documents: Sequence[Document],
     rank: np.ndarray,
 ) -> None:
-    """Write the tokens with their final ids, and the starts of sentences and documents."""
+    """Write tokens with ids ranked by count, and the starts of sentences and documents."""
     with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
         for document in documents:
             shift = words.tell() // 4 - document.words[0]
@@ -280,7 +280,7 @@ def write_document(
     is_end: bytearray,
     options: dict[str, Any],
 ) -> None:
-    """Append the tokens of one file with provisional ids, and the starts of its sentences."""
+    """Append one file's tokens, with ids by first occurrence, and its sentence starts."""
     end_letters = END_LETTERS[options["form"]]
     is_open = False  # whether the last sentence may continue in the next chunk
     for chunk in read_chunks(file):

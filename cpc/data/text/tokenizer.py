@@ -40,7 +40,7 @@ ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", 
 
 
 def _parse_ranges(ranges: str) -> set[int]:
-    """Return the code points of hexadecimal ranges, such as "21 61D-61F" in Unicode's files."""
+    """Return the code points in hexadecimal ranges such as "21 61D-61F" (Unicode's notation)."""
     ends = [[int(end, 16) for end in part.split("-")] for part in ranges.split()]
     return {point for run in ends for point in range(run[0], run[-1] + 1)}
 
@@ -78,9 +78,9 @@ END_LETTERS = {
 
 
 def find_classes(last: int) -> tuple[str, ...]:
-    """Return the bodies of regex character classes for code points up to `last`.
+    """Return regex character classes for code points up to `last`, without their brackets.
 
-    The bodies have no brackets. Classes without characters above 0xFFFF match three times as fast.
+    Classes without characters above 0xFFFF match three times as fast.
     """
     points = (*range(min(last + 1, 0x20000)), *range(0xE0000, min(last + 1, 0xE0200)))
     categories: dict[str, set[int]] = {}
