@@ -46,7 +46,7 @@ CALL_UPDATES = 256
 
 
 class Updates(NamedTuple):
-    """The number of updates of a fit, their batch size and their optimizer."""
+    """A fit's number of updates, batch size and optimizer."""
 
     num_epochs: int = 10
     """Number of passes over the data, unless this is fewer than `min_updates` updates."""
@@ -75,7 +75,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 class Frames(NamedTuple):
-    """Standardised training frames, with the rows for fitting first and those for validation last.
+    """Standardised training frames, with fitting rows first and validation rows last.
 
     The validation rows are used to choose the weight decay.
     """
@@ -208,7 +208,7 @@ def fit_by_updates(
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
-    """Fit a probe to the first `num_rows` for each weight decay, by a `share` of the updates."""
+    """Fit one probe per weight decay to the first `num_rows`, with a `share` of the updates."""
     draw = np.random.default_rng([seed, num_rows])
     layers = initial_layers(draw, *sizes)
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
@@ -277,10 +277,10 @@ def fit_layers(
     num_updates: int,
     optimizer: MakeOptimizer,
 ) -> tuple[Layers, Any]:
-    """Apply some of `num_updates` updates to layers, which have a leading axis of weight decays.
+    """Apply some of `num_updates` updates to layers with one leading entry per weight decay.
 
-    `first` is the index of the first frame of each row. The number of frames per row follows from
-    the width of the layers.
+    `first` is the index of each row's first frame. The number of frames per row follows from the
+    width of the layers.
     """
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
