@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     speaker: str
     """Speaker of A and B."""
     a: tuple[int, ...]
-    """Indices of the tokens A. `b` and `x` are also indices of tokens."""
+    """Token indices of A. `b` and `x` are also token indices."""
     b: tuple[int, ...]
     x: tuple[int, ...]
     """Equal to `a` if X has the same speaker. No token is compared with itself."""

@@ -32,7 +32,7 @@ def ctc_nats(
     Scores are unnormalised, the last class is the blank, and labels are padded with -1. Utterances
     are left out if their labels, with a blank between equal ones, outnumber their frames.
 
-    With uniform scores, 3 of the 9 paths through two frames result in the given label:
+    If scores are uniform, 3 of the 9 paths through two frames result in the given label:
 
     >>> nats, count = ctc_nats(jnp.zeros((1, 2, 3)), jnp.array([2]), jnp.array([[1, -1]]))
     >>> f"{nats:.4f} {np.log(9 / 3):.4f} {count}"

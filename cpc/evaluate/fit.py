@@ -49,7 +49,7 @@ class Updates(NamedTuple):
     """A fit's number of updates, batch size and optimizer."""
 
     num_epochs: int = 10
-    """Number of passes over the data, unless this is fewer than `min_updates` updates."""
+    """Number of passes over the data, or more if they take fewer than `min_updates` updates."""
     min_updates: int = 1000
     batch_size: int = 1024
     learning_rate: float = 5e-3
@@ -165,7 +165,7 @@ def fit_to_convergence(
 ) -> Probe:
     """Fit a linear probe to convergence, with the weight decay that is best on validation rows.
 
-    The final fit starts at the optimum on fewer rows, which is close to the optimum on all rows.
+    The final fit, on all rows, starts at the optimum on fewer rows, because the two are close.
     """
     check_grid(weight_decays)
     x, rows, y, num_train, mean, std = frames

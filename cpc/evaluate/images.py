@@ -48,7 +48,7 @@ def image_scores(
     data: str,
     correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[Score]:
-    """Return the accuracy for each combination of features and probe, with an outcome per image.
+    """Return the accuracy for each combination of features and probe, with each image's outcome.
 
     Args:
         correct: maps (features, method), such as ("z", "linear"), to whether each test image is

@@ -93,10 +93,10 @@ class Probe(NamedTuple):
     params: Layers
     mean: Array
     std: Array
-    """Mean and standard deviation (d,) of the training features; constant ones have deviation 1."""
+    """Mean and standard deviation (d,) of the training features. A constant one has deviation 1."""
     weight_decay: float | int
     converged: bool = True
-    """False if a fit with a gradient tolerance ended before reaching it."""
+    """Whether the fit reached its gradient tolerance, if it has one."""
 
 
 def describe_fit(probe: Probe) -> str:

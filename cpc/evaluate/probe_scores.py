@@ -96,7 +96,7 @@ def unit_scores(
     units: Sequence[str | Restricted],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit that has items, given `train` and `test` from `join_labeled`."""
+    """Yield a score for each of `units` with items; `train` and `test` are from `join_labeled`."""
     task, data, features, method, setting = question
     for one in units:
         unit, metric, rivals = one if isinstance(one, Restricted) else (one, "accuracy", None)
