@@ -32,7 +32,7 @@ class AgentInput(NamedTuple):
 
 
 class AgentOutputs(NamedTuple):
-    """Policy logits, values, latents and contexts of all steps, and the memory after the last."""
+    """Each step's policy logits, value, latent and context, and the memory after the last step."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]

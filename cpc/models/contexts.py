@@ -36,7 +36,7 @@ def gru_scan(
 ) -> Float[Array, "t *blocks b h"]:
     """Return the state of a GRU after each step, time first.
 
-    With gates = 3 h, the gates r, u, n are stacked along the last axis of x and w:
+    The last axis of x and w has size gates = 3 h and stacks the gates r, u and n:
 
         r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
         h' = n + u (h - n)

@@ -21,8 +21,8 @@ class CPC(nn.Module):
     The input is a waveform (b, s), a multi-channel signal (b, s, channels), or the word ids of
     sentences (b, t, w). `num_samples` masks padding; see `cpc.models.geometry.NumSamples`.
 
-    With two directions (Kawakami et al. 2020), each has its own context and predictor on a shared
-    encoder. The backward context receives the latents reversed in time, with padding still last.
+    If there are two directions (Kawakami et al. 2020), they share the encoder, and each has its own
+    context and predictor. The backward context receives latents in reverse, with padding last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
     No gradient passes a cut. A module that ends at a cut has no context: its latents predict its
@@ -189,12 +189,12 @@ class Model(NamedTuple):
     """init(rng, batch) returns variables {"params": ...} and further collections of the module."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) returns (outputs, new_state), where new_state has no
-    params. For images, or with several branches, outputs are a tuple of CPCOutputs."""
+    params. For images, or if there are several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) returns (z, c) in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) returns the matrices W_k (k, h, d), or None unless there is a single
-    linear predictor."""
+    """linear_maps(params) returns the matrices W_k (k, h, d) if there is a single linear
+    predictor, and otherwise None."""
     module: Any
     """The linen module, which describes the geometry and is exported."""
 

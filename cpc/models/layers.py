@@ -71,7 +71,7 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
 
 
 def part_of(variables: PyTree, name: str) -> PyTree:
-    """Return the variables of a submodule.
+    """Return a submodule's variables.
 
     >>> part_of({"params": {"encoder": {"w": 1}}, "batch_stats": {}}, "encoder")
     {'params': {'w': 1}}
@@ -80,7 +80,7 @@ def part_of(variables: PyTree, name: str) -> PyTree:
 
 
 def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
-    """Replace the variables of a submodule with `own`.
+    """Replace a submodule's variables with `own`.
 
     >>> with_part({"params": {"encoder": {"w": 1}, "context": {}}}, "encoder", {"params": {}})
     {'params': {'encoder': {}, 'context': {}}}

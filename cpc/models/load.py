@@ -41,8 +41,8 @@ class Pretrained(NamedTuple):
     module: nn.Module
     variables: PyTree
     input: dict[str, Any]
-    """The "kind" of the data and the "shape" of one x, such as a training window. For audio also
-    "sample_rate_hz" and "rms", to which recordings are converted unless they are None."""
+    """The "kind" of the data and the "shape" of one x, such as a training window. Audio also has
+    "sample_rate_hz" and "rms". Recordings are converted to these unless they are None."""
     about: dict[str, Any] = {}  # noqa: RUF012 (never written to)
     """Further information as JSON data, such as the step and the config of the run."""
 
@@ -192,8 +192,7 @@ def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source:
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return a torch checkpoint's arrays as float32, and its "config" dictionary.
 
-    The arrays are the checkpoint's content or one of its entries in `STATE_DICTS`. The dictionary
-    is empty if the checkpoint has no "config".
+    The arrays are its content or one of its entries in `STATE_DICTS`. A missing "config" yields {}.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}

@@ -140,5 +140,5 @@ def pad(tokens, sentence_starts, num_words: int, order: int):
 
 
 def previous(ids):
-    """Return the index of the n-gram that ends one word earlier, for each position."""
+    """Return, for each position, the index of the n-gram that ends one word earlier."""
     return np.concatenate([ids[:1] * 0, ids[:-1]])

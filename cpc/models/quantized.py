@@ -96,7 +96,7 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     commitment: float = 0.25
     """Weight beta of the penalty."""
     restart: bool = False
-    """Whether to replace dead codes with latents of the batch."""
+    """Whether to replace rarely assigned codes with latents of the batch."""
     dtype: DTypeLike = jnp.float32
 
     @property

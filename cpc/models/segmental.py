@@ -1,7 +1,7 @@
 """Segmental CPC, which finds segments from the similarity of frames and predicts between segments.
 
 The model is from Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised
-word segmentation", and with frame contexts from Cuervo et al. (2022), "Contrastive prediction
+word segmentation". Its frame contexts are from Cuervo et al. (2022), "Contrastive prediction
 strategies for unsupervised segmentation and categorization of phonemes and words".
 """
 

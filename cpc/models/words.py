@@ -35,7 +35,7 @@ class WordModel(NamedTuple):
     """init(rng, num_words) returns {"tables": {"input", "output", "bias"}, "dense": ...}."""
     encode: Callable[[Array, Array, PyTree], Array]
     """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) returns h (t, h), where `sees` is a mask
-    of the words from r before to r after each position."""
+    of the words within r of each position."""
 
 
 #: Names of the models.
