@@ -97,8 +97,8 @@ class Agent(nn.Module):
 
     If `given_actions` is true, predictions depend on the actions up to their target (CPC|Action,
     Guo et al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). If
-    `critic_widths` are given, the critic has its own layers on the observation, because large
-    returns would dominate the gradients of layers that it shared with the memory.
+    `critic_widths` are given, the critic has its own layers on the observation instead of the
+    memory, because large returns would dominate the gradients of shared layers.
     """
 
     num_actions: int

@@ -22,7 +22,7 @@ class CPC(nn.Module):
     sentences (b, t, w). `num_samples` masks padding; see `cpc.models.geometry.NumSamples`.
 
     If there are two directions (Kawakami et al. 2020), they share the encoder, and each has its own
-    context and predictor. The backward context receives latents in reverse, with padding last.
+    context and predictor. The backward context gets latents reversed in time, with padding last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
     No gradient passes a cut. A module that ends at a cut has no context: its latents predict its

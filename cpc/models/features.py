@@ -80,7 +80,7 @@ class Layers:
         """Return the layers for each signal, computed in one padded batch.
 
         The result has max(1, s // stride) frames per signal. Signals are padded with their mirror
-        image to `num_frames` frames of `stride` samples, plus the samples that the last one needs.
+        image to `num_frames` frames of `stride` samples, plus the samples that they look ahead.
         """
         ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
         length = num_frames * self.stride + ahead
