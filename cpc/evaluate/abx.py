@@ -31,14 +31,14 @@ BLOCK_ENTRIES = 2**17
 
 
 class Cell(NamedTuple):
-    """A comparison of the tokens of one phone with those of another, which results in one error."""
+    """A comparison between one phone's tokens and another phone's tokens, with one error rate."""
 
     pair: tuple[str, str]
     """The phone of A and X, and the phone of B."""
     speaker: str
     """Speaker of A and B."""
     a: tuple[int, ...]
-    """Indices of the tokens A. `b` and `x` are also indices of tokens."""
+    """Token indices of A. `b` and `x` are also token indices."""
     b: tuple[int, ...]
     x: tuple[int, ...]
     """Equal to `a` if X has the same speaker. No token is compared with itself."""
@@ -52,10 +52,10 @@ def cut_tokens(
     lose_last_frame: bool = False,
     source: str = "items",
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the frames of each item, which are those with their middle within the item.
+    """Return, for each item, the frames whose middle is within the item.
 
     An item can have no frames. The middle of frame i is at (i + 1/2) `frame_seconds`. A time is
-    multiplied by the frame rate and then rounded, as in the reference. `lose_last_frame` drops the
+    multiplied by the frame rate and then rounded, as in libriabx2. `lose_last_frame` drops the
     last frame of each token, as Libri-light and zerospeech-libriabx2 do. Errors begin with
     `source`, the origin of the items.
     """
@@ -86,7 +86,7 @@ def make_cells(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> Iterator[Cell]:
-    """Yield the cells of a list of items, in the order and with the random draws of the reference.
+    """Yield the cells for items, with the order and the random draws of zerospeech-libriabx2.
 
     Args:
         mask: whether each token has frames.
@@ -95,7 +95,7 @@ def make_cells(
         in_context: require the same phones before and after A, B and X.
         max_tokens: maximum number of tokens per phone in a cell. Larger sets are subsampled
             independently for each cell.
-        max_speakers: maximum number of speakers of X for each A.
+        max_speakers: maximum number of X speakers for each A.
     """
     rng, sets = random.Random(seed), group_tokens(items, mask, in_context)
     others: dict[tuple, list[str]] = {}
@@ -134,7 +134,7 @@ def group_tokens(
 ) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
     """Group tokens by context, speaker and phone, in order of first appearance.
 
-    The random draws of the reference depend on this order.
+    The random draws of zerospeech-libriabx2 depend on this order.
     """
     names = [
         ((item.before, item.after) if in_context else (), item.speaker, item.phone)
@@ -151,7 +151,7 @@ def group_tokens(
 def cell_errors(
     tokens: Sequence[Float[np.ndarray, "_ d"]], cells: Sequence[Cell], distance: str = "angular"
 ) -> list[Float[np.ndarray, " x"]]:
-    """Return the fraction of pairs (A, B) with an error for each X, with ties as half an error."""
+    """Return, for each X, the fraction of pairs (A, B) with an error; a tie is half an error."""
     asked = [_pairs(cell) for cell in cells]
     ends = np.cumsum([len(pairs) for pairs in asked])
     pairs = np.concatenate(asked)
@@ -183,7 +183,7 @@ def _errors(cell, distances):
 
 
 def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
-    """Return the weight of each cell in the ABX error, where all weights sum to 1.
+    """Return each cell's weight in the ABX error; the weights sum to 1.
 
     The error is an unweighted average over contexts and speakers of X, then over speakers of A and
     B, and then over ordered pairs of phones.
@@ -204,9 +204,9 @@ def abx_score(
     method: str,
     distance: str = "angular",
 ) -> Score:
-    """Return the ABX error with its interval and the contribution of each utterance with an X.
+    """Return the ABX error with its interval and each utterance's contribution.
 
-    `tokens` are from `cut_tokens`, and `cells` from `make_cells`.
+    `tokens` are from `cut_tokens`, `cells` from `make_cells`. Only utterances with an X contribute.
     """
     errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
     each = np.concatenate(
@@ -230,7 +230,7 @@ def dtw_distances(
     pairs: Int[np.ndarray, "p 2"],
     distance: str = "angular",
 ) -> Float[np.ndarray, "p 2"]:
-    """Return the warped distance of each pair of tokens in both directions.
+    """Return each token pair's dynamic time warping distance in both directions.
 
     The two directions differ only if paths of different length tie. See `frame_distances` for the
     choices of `distance`.

@@ -9,7 +9,7 @@ from cpc.results.compare import TAIL, as_student, draw_items
 def sums_by_utterance(
     values: Float[np.ndarray, "n c"], utterances: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "u c"], Int[np.ndarray, " u"]]:
-    """Sum and count the rows of each utterance, in ascending order of the utterances.
+    """Sum and count each utterance's rows, in ascending order of utterance numbers.
 
     >>> sums_by_utterance(np.array([[1.0], [2.0], [4.0]]), np.array([7, 3, 7]))
     (array([[2.],
@@ -25,7 +25,7 @@ def frame_correct(
     labels: Int[np.ndarray, " n"],
     utterances: Int[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " u"], Int[np.ndarray, " u"]]:
-    """Return the number of correct frames and the number of all frames in each utterance."""
+    """Return the number of correct frames and of all frames for each utterance."""
     hits = choose_class(log_probabilities) == labels
     correct, count = sums_by_utterance(hits[:, None].astype(np.float64), utterances)
     return correct[:, 0], count
@@ -56,7 +56,7 @@ def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
 def labels_by_utterance(
     labels: Int[np.ndarray, " n"], utterances: Int[np.ndarray, " n"]
 ) -> Int[np.ndarray, " u"]:
-    """Return the label of each utterance's first frame, in ascending order of the utterances."""
+    """Return each utterance's label, that of its first frame, in ascending utterance order."""
     _, first = np.unique(utterances, return_index=True)
     return labels[first]
 
@@ -82,8 +82,8 @@ def majority_accuracy(
 ) -> float:
     """Return the test accuracy of always predicting the most frequent training label.
 
-    With `rivals`, the prediction is the most frequent class among those marked in the row of the
-    test label. Classes with an empty row are excluded.
+    If `rivals` is given, the prediction is the most frequent class that is marked in the test
+    label's row. Classes with an empty row are excluded.
 
     >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
     0.25

@@ -74,12 +74,12 @@ def match_boundaries(
 
 
 def f1(matches: Matches) -> Any:
-    """Return the harmonic mean of precision and recall, which is 2 hits / (found + true)."""
+    """Return 2 hits / (found + true), the harmonic mean of precision and recall."""
     return 2 * matches.hits / np.maximum(np.asarray(matches.found) + matches.true, 1)
 
 
 def r_value(matches: Matches) -> Any:
-    """Return the R-value, which superfluous boundaries do not raise (Rasanen et al. 2009).
+    """Return the R-value (Rasanen et al. 2009), a score that superfluous boundaries do not raise.
 
         R = 1 - (|r1| + |r2|) / 2      r1 = sqrt((1 - recall)^2 + os^2)
                                        r2 = (recall - 1 - os) / sqrt 2      os = found / true - 1
@@ -97,7 +97,7 @@ def r_value(matches: Matches) -> Any:
 
 
 def total(matches: Iterable[Matches]) -> Matches:
-    """Sum counts over utterances, which are entries of `matches` or the first axis of arrays."""
+    """Sum counts over utterances: the entries of `matches`, or the first axis of its arrays."""
     return Matches(*(np.sum(parts, axis=0) for parts in zip(*matches, strict=True)))
 
 

@@ -30,9 +30,9 @@ from cpc.types import Array, ArrayLike, UserError
 MAX_ITERATIONS, MEMORY = 200, 10
 #: Relative gradient norm at which the final fit and the fits that compare l2s have converged.
 TOLERANCE, SELECTION_TOLERANCE = 5e-3, 1e-2
-#: The tolerance is relative to the gradient norm at zero weights, or to this norm if it is larger:
-#: if labels do not depend on the features, the gradient consists of rounding errors. At 5e-3 of
-#: this norm the loss is within 1e-8 nats of its minimum.
+#: The tolerance is relative to the gradient norm at zero weights, but at least to `MIN_NORM`. If
+#: labels do not depend on the features, the gradient at zero consists of rounding errors. At 5e-3
+#: of `MIN_NORM` the loss is within 1e-8 nats of its minimum.
 MIN_NORM = 0.03
 #: Maximum number of rows on which l2s are compared.
 SELECTION_ROWS = 2**16
@@ -54,8 +54,8 @@ def fit_lbfgs_probe(
 
     Minimises the mean of -log p(label | features) + `(l2 / 2) |W|^2` over standardised features,
     without a penalty on the bias. A stratified tenth of the rows is held out. Probes are fitted
-    with each l2, strongest first, until the nats on the held-out rows rise, and the best l2 is
-    refitted on all rows. `compare_l2s` limits the number of rows on which l2s are compared.
+    with each l2, strongest first, until the held-out loss rises, and the best l2 is refitted on all
+    rows. `compare_l2s` limits the number of rows on which l2s are compared.
 
     A fit ends when the norm of the gradient along the scaled principal axes (see `solve`) is
     `tolerance` times its norm at zero weights, or after 200 iterations (see `Probe.converged`). By
@@ -147,7 +147,7 @@ def ridge_path(
 
 
 def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Array, "d a"]]:
-    """Return the variances along the min(n, d) principal axes of centred features, and the axes.
+    """Return the min(n, d) principal variances of centred features, and the principal axes.
 
     The weights of a penalised linear probe are always in the span of its features.
     """
@@ -159,7 +159,7 @@ def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Ar
 
 
 class Rows(NamedTuple):
-    """The rows of a fit, where each row is `num` consecutive standardised frames on the device."""
+    """The input rows of a fit, each with `num` consecutive standardised frames, on the device."""
 
     frames: Float[Array, "n d"]
     first: Int[np.ndarray, " rows"]
@@ -194,7 +194,7 @@ def compare_l2s(
     l2s: Sequence[float | int],
     tolerance: float,
 ) -> Iterator[tuple[float | int, Solution]]:
-    """Yield each l2, strongest first, with its optimum on at most `SELECTION_ROWS` kept rows.
+    """Yield each l2, strongest first, with its optimum on at most `SELECTION_ROWS` rows in `kept`.
 
     If only a fraction of the rows is used, the penalty is divided by that fraction. Its share of
     the summed nats, and therefore the best l2, stays the same.
@@ -210,7 +210,7 @@ def compare_l2s(
 
 
 def as_probe(solution: Solution, mean: Float[Array, " d"], std: Float[Array, " d"]) -> Probe:
-    """Return the probe of a solution for standardised features."""
+    """Convert a solution for standardised features to a probe."""
     layer = jnp.asarray(solution.weight, jnp.float32), jnp.asarray(solution.bias, jnp.float32)
     return Probe((layer,), mean, std, solution.l2, solution.converged)
 

@@ -94,7 +94,7 @@ def fit_dense(
     num_classes: int,
     l2s: Sequence[float],
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield fits to standardised features for each l2, where each starts at the previous optimum.
+    """Yield a fit to standardised features for each l2; each starts at the previous optimum.
 
     See `cpc.evaluate.convex` for the method.
     """
@@ -107,7 +107,7 @@ def fit_dense(
 def fit_sparse(
     x: Any, labels: Int[np.ndarray, " n"], num_classes: int, l2s: Sequence[float]
 ) -> Iterator[tuple[float, Answer, bool]]:
-    """Yield L-BFGS fits to tf-idf weighted word counts, where each starts at the previous optimum.
+    """Yield an L-BFGS fit to tf-idf word counts for each l2; each starts at the previous optimum.
 
     A word count n becomes log(1 + n) log(rows / rows with the word), and rows are scaled to length
     1. Frequencies are computed from the training rows only. x is a scipy.sparse.csr_array.
@@ -165,7 +165,7 @@ def expand_vocabulary(
     embeddings: Float[np.ndarray, "n e"],
     others: Float[np.ndarray, "m v"],
 ) -> Float[np.ndarray, "m e"]:
-    """Return embeddings for words that are not in a model's vocabulary, by mapping word vectors.
+    """Return embeddings for out-of-vocabulary words by mapping their word vectors linearly.
 
     The linear map W minimises `|V W - E|^2`, where V are the `vectors` and E the `embeddings` of
     the words in the vocabulary, and is applied to `others`, the vectors of further words (Kiros et

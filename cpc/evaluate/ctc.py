@@ -1,4 +1,4 @@
-"""CTC for utterances with phones but no times: loss, decoding, and the edits for error rates.
+"""CTC for utterances whose phones have no times: loss, decoding, and edit counts for error rates.
 
 In connectionist temporal classification (Graves et al. 2006) each frame has a label or the blank,
 which is the last class. Removing repeats and then blanks from such a path gives its labelling.
@@ -32,7 +32,7 @@ def ctc_nats(
     Scores are unnormalised, the last class is the blank, and labels are padded with -1. Utterances
     are left out if their labels, with a blank between equal ones, outnumber their frames.
 
-    With uniform scores, 3 of the 9 paths through two frames result in the given label:
+    If scores are uniform, 3 of the 9 paths through two frames result in the given label:
 
     >>> nats, count = ctc_nats(jnp.zeros((1, 2, 3)), jnp.array([2]), jnp.array([[1, -1]]))
     >>> f"{nats:.4f} {np.log(9 / 3):.4f} {count}"
@@ -55,7 +55,7 @@ def ctc_nats(
 
 
 def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
-    """Return the labelling of a path, by removing repeats and then blanks.
+    """Convert a path to its labelling by removing repeats and then blanks.
 
     >>> collapse([9, 1, 1, 9, 1, 2, 2], blank=9)
     [1, 1, 2]
@@ -64,7 +64,7 @@ def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
 
 
 def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
-    """Return the labelling of the most probable path.
+    """Return the most probable path's labelling.
 
     >>> greedy_decode(np.log([[0.6, 0.1, 0.3], [0.5, 0.1, 0.4], [0.1, 0.2, 0.7]]))
     [0]
@@ -73,7 +73,7 @@ def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
 
 
 def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
-    """Return the most probable labelling, summed over its paths, that a beam search finds.
+    """Return the labelling with the highest total path probability that a beam search finds.
 
     The search keeps `width` prefixes after each frame (Hannun et al. 2014, Algorithm 1, without a
     language model).
@@ -122,9 +122,9 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
 
 
 def count_edits(wanted: Sequence[int], given: Sequence[int]) -> Edits:
-    """Count the edits in a shortest sequence of edits from the wanted to the given labelling.
+    """Count the fewest edits that turn the wanted labelling into the given one.
 
-    If several sequences are equally short, the one with the most substitutions is counted.
+    If several edit sequences are equally short, the one with the most substitutions is counted.
 
     >>> count_edits([1, 2, 3, 4, 5, 6], [9, 2, 4, 5, 6, 7])
     Edits(substitutions=1, deletions=1, insertions=1)

@@ -28,10 +28,10 @@ def embed_utterances(
     ahead: int = 0,
     embed_long: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the features of utterances of any length, in padded batches of a few shapes.
+    """Embed utterances of any length in padded batches of few shapes.
 
     Utterances of similar length share a batch. Each utterance is padded with its own mirror image,
-    so that features which look ahead see plausible sound. Frames of the padding are dropped.
+    so that features which look ahead see plausible sound. Padding frames are dropped.
 
     Args:
         embed: a function, preferably jitted, from float32 arrays (b, s) or (b, s, channels) to
@@ -39,8 +39,8 @@ def embed_utterances(
         waveforms: a float32 array (s,) or (s, channels) for each utterance.
         stride: number of samples per frame.
         batch_frames: maximum number of frames in a batch.
-        shape_frames: frames of padding that each further shape must save, which is the number of
-            frames embedded in the time it takes to compile. At least 3,000,000 if not on a CPU.
+        shape_frames: padding frames that each further shape must save. This is the number of frames
+            embedded while one shape is compiled. At least 3,000,000 if not on a CPU.
         ahead: number of later frames that a frame depends on. With this padding, a frame does not
             depend on the shape of its batch.
         embed_long: embeds one utterance of more than `batch_frames` frames in less memory, for
@@ -96,7 +96,7 @@ def embed_pieces(
     before: int = 0,
     ahead: int = 0,
 ) -> Float[np.ndarray, "_ _"]:
-    """Return the features of one long utterance, which is embedded in overlapping pieces.
+    """Embed one long utterance in overlapping pieces.
 
     All pieces have the same shape. `before` and `ahead` are the numbers of earlier and later frames
     that a frame depends on.

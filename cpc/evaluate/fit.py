@@ -46,10 +46,10 @@ CALL_UPDATES = 256
 
 
 class Updates(NamedTuple):
-    """The number of updates of a fit, their batch size and their optimizer."""
+    """A fit's number of updates, batch size and optimizer."""
 
     num_epochs: int = 10
-    """Number of passes over the data, unless this is fewer than `min_updates` updates."""
+    """Number of passes over the data, or more if they take fewer than `min_updates` updates."""
     min_updates: int = 1000
     batch_size: int = 1024
     learning_rate: float = 5e-3
@@ -75,7 +75,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 class Frames(NamedTuple):
-    """Standardised training frames, with the rows for fitting first and those for validation last.
+    """Standardised training frames, with fitting rows first and validation rows last.
 
     The validation rows are used to choose the weight decay.
     """
@@ -165,7 +165,7 @@ def fit_to_convergence(
 ) -> Probe:
     """Fit a linear probe to convergence, with the weight decay that is best on validation rows.
 
-    The final fit starts at the optimum on fewer rows, which is close to the optimum on all rows.
+    The final fit, on all rows, starts at the optimum on fewer rows, because the two are close.
     """
     check_grid(weight_decays)
     x, rows, y, num_train, mean, std = frames
@@ -208,7 +208,7 @@ def fit_by_updates(
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
-    """Fit a probe to the first `num_rows` for each weight decay, by a `share` of the updates."""
+    """Fit one probe per weight decay to the first `num_rows`, with a `share` of the updates."""
     draw = np.random.default_rng([seed, num_rows])
     layers = initial_layers(draw, *sizes)
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
@@ -277,10 +277,10 @@ def fit_layers(
     num_updates: int,
     optimizer: MakeOptimizer,
 ) -> tuple[Layers, Any]:
-    """Apply some of `num_updates` updates to layers, which have a leading axis of weight decays.
+    """Apply some of `num_updates` updates to layers with one leading entry per weight decay.
 
-    `first` is the index of the first frame of each row. The number of frames per row follows from
-    the width of the layers.
+    `first` is the index of each row's first frame. The number of frames per row follows from the
+    width of the layers.
     """
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:

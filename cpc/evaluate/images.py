@@ -48,7 +48,7 @@ def image_scores(
     data: str,
     correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[Score]:
-    """Return the accuracy for each combination of features and probe, with an outcome per image.
+    """Return the accuracy for each combination of features and probe, with each image's outcome.
 
     Args:
         correct: maps (features, method), such as ("z", "linear"), to whether each test image is
@@ -87,7 +87,7 @@ FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 def label_subset(
     labels: Int[np.ndarray, " n"], fraction: float | int, seed: int
 ) -> Int[np.ndarray, " kept"]:
-    """Return the sorted row indices of a stratified random subset of the labelled rows.
+    """Return a stratified random subset of the labelled rows, as sorted row indices.
 
     For a class with n rows, the subset has round(fraction n) rows, but at least one. Subsets with
     the same seed are nested. Rows with the label -1 are unlabelled.
@@ -122,9 +122,9 @@ def few_label_score(
 ) -> Score:
     """Return the mean accuracy over random label subsets of one size.
 
-    `correct` marks the test images classified correctly after training on the subset of each seed.
-    `mode` is "frozen" or "fine-tuned". Labels are also drawn at random, so a single subset has no
-    interval unless it contains all labels, and only scores with all labels are paired by image.
+    `correct` marks the test images classified correctly after training on each seed's subset.
+    `mode` is "frozen" or "fine-tuned". Subsets are random, so a score from a single subset has no
+    interval unless this contains all labels. Only scores with all labels are paired by image.
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)

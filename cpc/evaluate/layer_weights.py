@@ -31,7 +31,7 @@ def fit_layer_weights(
     depend on the scale of a layer.
 
     Args:
-        layers: all layers of each frame, where narrow layers are padded with zeros.
+        layers: each frame's layers, padded with zeros to the width of the widest.
         labels: classes from 0 to num_classes - 1. Frames with -1 are ignored.
 
     Returns:

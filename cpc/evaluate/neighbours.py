@@ -17,14 +17,14 @@ GALLERY_BLOCK = 16_384
 
 
 class Top(NamedTuple):
-    """The k highest scores for each row in descending order, with the rows that have them."""
+    """The k highest scores for each query or unit, in descending order, and the rows with them."""
 
     score: Float[ArrayLike, "r k"]
     row: Int[ArrayLike, "r k"]
 
 
 def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"], *, k: int) -> Top:
-    """Return the k gallery rows with the highest cosine similarity to each row of the features.
+    """Return the k rows of `gallery` with the highest cosine similarity to each row of `features`.
 
     Cosines are computed in blocks on the device. Ties go to the earlier row. A row of zeros has
     cosine 0 with every row.
@@ -92,7 +92,7 @@ def knn_predict(
 
 
 def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
-    """Return the k patches with the highest activation for each unit, over all batches of patches.
+    """Return each unit's k patches with the highest activation, over all batches.
 
     Patches are numbered consecutively over all batches. Scores and rows have shape (u, k) and are
     sorted by descending activation. Ties go to the earlier patch.

@@ -1,4 +1,4 @@
-"""Probes, which are layers over standardised features, with their input rows and predictions."""
+"""Probes: layers over standardised features, with their input rows and predictions."""
 
 import functools
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Stacked(NamedTuple):
 
 
 def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
-    """Return each frame of an utterance with `reach` frames on either side.
+    """Return one row per frame, with the frame and `reach` neighbours on either side.
 
     The first and the last frame are repeated beyond the ends of the utterance.
 
@@ -93,10 +93,10 @@ class Probe(NamedTuple):
     params: Layers
     mean: Array
     std: Array
-    """Mean and standard deviation (d,) of the training features; constant ones have deviation 1."""
+    """Mean and standard deviation (d,) of the training features. A constant one has deviation 1."""
     weight_decay: float | int
     converged: bool = True
-    """False if a fit with a gradient tolerance ended before reaching it."""
+    """Whether the fit reached its gradient tolerance, if it has one."""
 
 
 def describe_fit(probe: Probe) -> str:

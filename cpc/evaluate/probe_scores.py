@@ -53,7 +53,7 @@ def probe_scores(
         train_labels: one class per utterance (such as a speaker), or an array with one label per
             frame (such as phones, with -1 for unlabeled frames).
         test_labels: like `train_labels`, for the test utterances.
-        units: "frame", `Restricted`, or "utterance" if each utterance has a single class.
+        units: scored items: "frame", `Restricted`, or "utterance" if each has a single class.
         fit_options: options for `fit_probes`.
     """
     for name, features in train_features.items():
@@ -77,10 +77,10 @@ def answer_scores(
     units: Sequence[str | Restricted] = ("frame",),
     setting: str = "",
 ) -> Iterator[Score]:
-    """Yield the scores of `probe_scores` for a network that predicts the classes itself.
+    """Yield accuracies like `probe_scores`, for a network that predicts the classes itself.
 
-    `log_probabilities` contains an array (frames, num_classes) for each test utterance. The method
-    of the scores is "linear", like the last layer of the network.
+    `log_probabilities` contains an array (frames, num_classes) for each test utterance. The scores'
+    method is "linear", like the network's last layer.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
@@ -96,7 +96,7 @@ def unit_scores(
     units: Sequence[str | Restricted],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit that has items, given `train` and `test` from `join_labeled`."""
+    """Yield a score for each of `units` with items; `train` and `test` are from `join_labeled`."""
     task, data, features, method, setting = question
     for one in units:
         unit, metric, rivals = one if isinstance(one, Restricted) else (one, "accuracy", None)

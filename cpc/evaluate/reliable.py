@@ -18,7 +18,7 @@ Values: TypeAlias = Float[np.ndarray, "*s"] | float
 
 
 def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
-    """Return the mean over the middle half of the scores of all runs and tasks.
+    """Return the mean of the middle half of all scores, pooled over runs and tasks.
 
     A quarter of the scores, rounded down, is left out at each end. One lucky or failed seed does
     not change the result, and fewer runs are needed than for a median. A NaN makes the result NaN.
@@ -35,10 +35,11 @@ def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
 def probability_of_improvement(
     ours: Float[np.ndarray, "*s m tasks"], theirs: Float[np.ndarray, "*s n tasks"]
 ) -> Values:
-    """Return the probability that a run of `ours` has a higher score than a run of `theirs`.
+    """Return the probability that one method's run scores higher than another method's run.
 
-    The probability is P(X > Y) + P(X = Y) / 2 over all pairs of runs on a task, averaged over
-    tasks. This is U / (m n) in the test of Mann and Whitney (1947). A NaN makes the result NaN.
+    `ours` and `theirs` are the two methods' scores. The probability is P(X > Y) + P(X = Y) / 2 over
+    all pairs of a run X in `ours` and Y in `theirs` on a task, averaged over tasks. This is
+    U / (m n) in the test of Mann and Whitney (1947). A NaN makes the result NaN.
 
     >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
     0.625
@@ -49,7 +50,7 @@ def probability_of_improvement(
 
 
 def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:
-    """Return the mean difference between a target and the scores, which are clipped at the target.
+    """Return the scores' mean shortfall below a target; a score above the target has none.
 
     >>> float(optimality_gap(np.array([[0.5], [3.0]])))
     0.25
@@ -96,12 +97,12 @@ def stratified_interval(
     num_resamples: int = 2000,
     level: float = 0.95,
 ) -> tuple[Values, Values]:
-    """Return both ends of a stratified bootstrap percentile interval of a statistic.
+    """Return both ends of a statistic's stratified bootstrap percentile interval.
 
     Runs are drawn with replacement within each task, independently for each sample. All entries of
-    the leading axes share their draws, for example points of a learning curve, or two methods
-    paired by seed. With few runs the interval is too narrow: with 3 runs, a nominal 95 % interval
-    contains the true value less often.
+    the leading axes share draws, for example a learning curve's points or methods paired by seed.
+    With few runs the interval is too narrow: with 3 runs, a nominal 95 % interval contains the true
+    value less often.
 
     Args:
       statistic: a function from arrays like the samples, but with an additional leading axis of

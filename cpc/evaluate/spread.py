@@ -44,7 +44,7 @@ def feature_spread(
 def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
     """Return the entropy of code frequencies in bits, and the number of different codes.
 
-    The codes are the different vectors among the frames, which are compared bit by bit, and
+    The codes are the different vectors among the frames, compared bit by bit. The entropy is
     H = -sum_i p_i log2 p_i over their frequencies p. For n frames, H is too low by about
     (codes - 1) / (2 n ln 2).
 
@@ -61,10 +61,10 @@ def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
 def code_scores(
     frames: Sequence[Float[np.ndarray, "_ d"]], frame_seconds: float, *, data: str, features: str
 ) -> list[Score]:
-    """Return the bitrate and the perplexity of the codes in a set of utterances.
+    """Return the bitrate and perplexity of the codes, the different frame vectors, in utterances.
 
-    The bitrate is frames per second times the entropy (Dunbar et al. 2019, ZeroSpeech), which
-    ignores the order and duration of codes. The perplexity is 2 to the power of the entropy.
+    The bitrate is frames per second times the entropy (Dunbar et al. 2019, ZeroSpeech). It ignores
+    the order and duration of codes. The perplexity is 2 to the power of the entropy.
     """
     rows = np.concatenate(frames)
     entropy, number = code_entropy(rows)

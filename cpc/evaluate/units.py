@@ -21,7 +21,7 @@ BATCH_FRAMES, MAX_PASSES, NUM_STARTS = 4096, 20, 3
 
 
 class Units(NamedTuple):
-    """The centers of k-means, and the mean squared distance from a frame to the nearest center."""
+    """The k-means centers, and the mean squared distance from a frame to its nearest center."""
 
     centers: Float[np.ndarray, "k d"]
     temperature: float

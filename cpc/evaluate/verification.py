@@ -19,8 +19,8 @@ def equal_error_rate(
 ) -> float:
     """Return the rate at which false acceptances are as frequent as false rejections.
 
-    Pairs are accepted in descending order of their scores, and pairs with equal scores together.
-    Both rates are interpolated between thresholds. The result is NaN if all or no pairs are `same`.
+    Pairs are accepted in descending score order, equal scores together. Rates are interpolated
+    between thresholds. `same` marks pairs of one speaker. If it is constant, the result is NaN.
 
     >>> equal_error_rate(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
     0.5
@@ -40,12 +40,12 @@ def equal_error_rate(
 def verification_score(
     embeddings: Float[np.ndarray, "u d"], speakers: Sequence[str], *, data: str, features: str
 ) -> Score:
-    """Return the equal error rate of cosine similarities between all pairs of utterances.
+    """Return the equal error rate of speaker verification by cosines between utterance pairs.
 
     There must be two speakers or more, and at least one must have two utterances. The interval is a
-    percentile bootstrap over utterances, widened by `as_student`. In a resample, the weight of a
-    pair is the product of the counts of its utterances. The interval does not cover a draw of
-    other speakers.
+    percentile bootstrap over utterances, widened by `as_student`. In a resample, a pair's
+    weight is the product of its utterances' counts. The interval does not cover a draw of other
+    speakers.
     """
     check_finite(embeddings)
     names, speaker = np.unique(speakers, return_inverse=True)

@@ -25,8 +25,8 @@ def similarity_scores(
 ) -> Iterator[Score]:
     """Yield Spearman's correlation between cosines and human ratings for each set of word pairs.
 
-    Pairs with an unknown word are left out, and `setting` contains their fraction. The interval is
-    a percentile bootstrap over pairs. `sets` come from `cpc.data.sources.similarity`.
+    Pairs with an unknown word are left out, and the score's `setting` contains their fraction. The
+    interval is a percentile bootstrap over pairs. `sets` come from `cpc.data.sources.similarity`.
     """
     for name, (pairs, said) in sets.items():
         cosine, known = pair_cosines(vectors, index, pairs)
@@ -48,7 +48,7 @@ def similarity_scores(
 def pair_cosines(
     vectors: Float[np.ndarray, "v d"], index: Index, pairs: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return the cosine of each pair whose words are known, and the indices of these pairs."""
+    """Return the cosine of each pair of known words, and the indices of these pairs."""
     known = [i for i, (a, b) in enumerate(pairs) if a in index and b in index]
     rows = np.array([[index[word] for word in pairs[i]] for i in known], int).reshape(-1, 2)
     left, right = (normalize(vectors[rows[:, side]]) for side in (0, 1))
@@ -60,10 +60,10 @@ def mean_difference(
     ours: Float[np.ndarray, "_ n"],
     theirs: Float[np.ndarray, "_ n"],
 ) -> Difference:
-    """Return the difference of a statistic between two methods, averaged over the seeds of each.
+    """Return the difference between two methods in a statistic that is averaged over seeds.
 
-    The rows of `ours` and `theirs` are seeds. The interval is a percentile bootstrap over questions
-    with the same draws for all rows, so it does not cover a draw of other seeds.
+    Each row of `ours`, the first method, and `theirs`, the second, is a seed. The interval is a
+    percentile bootstrap over questions, whose draws all rows share. It does not cover other seeds.
     `statistic(row, drawn)` is computed on the questions with indices `drawn`.
 
     >>> accuracy = lambda row, drawn: row[drawn].mean()
@@ -104,7 +104,7 @@ def analogy_score(
     """Return the accuracy of 3CosAdd, which answers a : b = c : d by the cosine to b - a + c.
 
     Words of the question are excluded as answers (Mikolov et al. 2013). Only the first `num_words`
-    words, which are the most frequent ones, are used. Returns None if no question consists of them.
+    words, the most frequent ones, are used. The result is None if no question consists of these.
     """
     right = solve_analogies(vectors[:num_words], index, questions)
     if not len(right):

@@ -2,7 +2,7 @@
 
 Arrays are time-major, (t, b, ...). As in van den Oord et al. (2018), section 3.4, the latents are
 z_t = g_enc(x_t), and the contexts c_t are the agent's memory of all latents and actions of the
-episode up to t. CPC only adds the W_k.
+episode up to t. CPC only adds the predictors W_k.
 """
 
 import functools
@@ -32,7 +32,7 @@ class AgentInput(NamedTuple):
 
 
 class AgentOutputs(NamedTuple):
-    """Policy logits, values, latents and contexts of all steps, and the memory after the last."""
+    """Each step's policy logits, value, latent and context, and the memory after the last step."""
 
     logits: Float[Array, "t b actions"]
     values: Float[Array, "t b"]
@@ -95,10 +95,10 @@ class Critic(nn.Module):
 class Agent(nn.Module):
     """A recurrent actor-critic with CPC predictors on its memory, which resets at each episode.
 
-    With `given_actions`, predictions depend on the actions up to their target (CPC|Action, Guo et
-    al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). With
-    `critic_widths`, the critic has its own layers on the observation instead of the memory, because
-    large returns would dominate the gradients of shared layers.
+    If `given_actions` is true, predictions depend on the actions up to their target (CPC|Action,
+    Guo et al. 2018): h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k). If
+    `critic_widths` are given, the critic has its own layers on the observation instead of the
+    memory, because large returns would dominate the gradients of shared layers.
     """
 
     num_actions: int
@@ -142,7 +142,7 @@ class Agent(nn.Module):
     def predict(
         self, c: Float[Array, "t b h"], actions: Int[Array, "t b"]
     ) -> Float[Array, "t b k d"]:
-        """Predict the latents 1 to k steps ahead, given the actions if `given_actions` is set."""
+        """Predict latents 1 to k steps ahead, also from `actions` if `given_actions` is true."""
         return self.predictor(self._imagine(c, actions) if self.given_actions else c)
 
     def _imagine(self, c, actions):

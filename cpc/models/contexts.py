@@ -3,7 +3,7 @@
 On sequences (b, t, d), c_t only depends on z_1 .. z_t. A sequence can be processed in pieces:
 `advance(z, state)` continues from the `state` after the previous latents (None at the start) and
 returns the contexts of z and the next state. On images (b, i, j, d), c_ij depends on rows 1 .. i of
-the grid, and within these rows on all columns in reach of the network.
+the grid, and within these rows on all columns that the network's layers connect to column j.
 """
 
 import functools
@@ -36,15 +36,15 @@ def gru_scan(
 ) -> Float[Array, "t *blocks b h"]:
     """Return the state of a GRU after each step, time first.
 
-    With gates = 3 h, the gates r, u, n are stacked along the last axis of x and w:
+    The last axis of x and w has size gates = 3 h and stacks the gates r, u and n:
 
         r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
         h' = n + u (h - n)
 
     This is the GRU of Cho et al. (2014) with the reset gate after the recurrent product, as in
     cuDNN and torch; x are the input projections. The backward scan only computes terms that depend
-    on the following step; the gradient of W is one product. With a blocks axis, W is block
-    diagonal.
+    on the following step; the gradient of W is one product. If x has a blocks axis, W is block
+    diagonal in these blocks.
     """
     return _gru_forward(x, w, bias, start)[0]
 
@@ -131,7 +131,7 @@ class FeedForwardContext(LayerStack):
     def advance(
         self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
     ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
-        """Return the contexts of z, given the previous latents in `state`, and the next state."""
+        """Return the contexts of z and the next state, given the previous latents in `state`."""
         joined = z if state is None else jnp.concatenate([state, z], axis=1)
         contexts = self(joined)[:, joined.shape[1] - z.shape[1] :]
         return contexts, joined[:, max(0, joined.shape[1] - self.reach) :]
@@ -227,9 +227,9 @@ class LSTM(RecurrentContext):
 
 
 class CausalConv(FeedForwardContext):
-    """Residual causal convolutions, where layer i adds (kernel - 1) * 2^i latents to the reach.
+    """Residual causal convolutions, whose layer i reaches (kernel - 1) * 2^i latents further back.
 
-    If not `dilated`, each layer adds kernel - 1 latents, as in wav2vec (Schneider et al. 2019).
+    If not `dilated`, each layer reaches kernel - 1 further, as in wav2vec (Schneider et al. 2019).
     Unlike here, the norm of wav2vec is also over time, which leaks later latents into the contexts.
     """
 

@@ -21,12 +21,12 @@ class CPC(nn.Module):
     The input is a waveform (b, s), a multi-channel signal (b, s, channels), or the word ids of
     sentences (b, t, w). `num_samples` masks padding; see `cpc.models.geometry.NumSamples`.
 
-    With two directions (Kawakami et al. 2020), each has its own context and predictor on a shared
-    encoder. The backward context receives the latents reversed in time, with padding still last.
+    If there are two directions (Kawakami et al. 2020), they share the encoder, and each has its own
+    context and predictor. The backward context gets latents reversed in time, with padding last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
-    No gradient passes a cut. A module that ends at a cut has no context: its latents predict later
-    latents of the module at its stride. Only the first are used, as many as the last module has.
+    No gradient passes a cut. A module that ends at a cut has no context: its latents predict its
+    own later latents at its stride. Each module uses its first latents, as many as the last has.
     """
 
     encoder: nn.Module
@@ -77,10 +77,10 @@ class CPC(nn.Module):
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions for a batch.
 
-        With several `branches`, returns one output per branch. The outputs of backward branches are
-        reversed in time. With another copy of the input as `target`, latents are computed from the
-        target, and contexts and predictions from x (Kharitonov et al. 2020). Batch norm uses the
-        statistics of each copy separately, and updates its averages with both.
+        If there are several `branches`, the result has one output for each. Backward branches'
+        outputs are reversed in time. If `target` is given, it is another copy of the input: latents
+        come from it, and contexts and predictions from x (Kharitonov et al. 2020). Batch norm
+        normalizes each copy by its own statistics, and updates its averages with both.
         """
         context_latents = self._encode_modules(x, train, num_samples)
         latents = context_latents
@@ -145,7 +145,7 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
-        """Truncate the encoder "z" or context "c" after `number` layers, with its variables."""
+        """Truncate the encoder, "z", or context, "c", and its variables after `number` layers."""
         name = {"z": "encoder", "c": "context"}[part]
         full = getattr(self, name)
         names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]
@@ -162,14 +162,14 @@ class CPC(nn.Module):
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the matrices W_k, or None unless the only branch has a predictor linear in c."""
+        """Return the matrices W_k if the only branch predicts linearly from c, otherwise None."""
         if len(self.branches) > 1 or not hasattr(self.predictor, "linear_maps"):
             return None
         return self.predictor.linear_maps(params["predictor"])
 
 
 def encode_real(encoder: Any, x: Signals, train: bool, num_samples: Any) -> Float[Array, "b t d"]:
-    """Return the latents of signals with `num_samples` real samples, replacing padding by zeros."""
+    """Return the latents of x with zeros in place of samples past each row's `num_samples`."""
     if num_samples is None:
         return encoder(x, train)
     return encoder(_mask_padding(x, num_samples), train, num_samples)
@@ -189,12 +189,12 @@ class Model(NamedTuple):
     """init(rng, batch) returns variables {"params": ...} and further collections of the module."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) returns (outputs, new_state), where new_state has no
-    params. For images, or with several branches, outputs are a tuple of CPCOutputs."""
+    params. For images, or if there are several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) returns (z, c) in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) returns the matrices W_k (k, h, d), or None unless there is a single
-    linear predictor."""
+    """linear_maps(params) returns the matrices W_k (k, h, d) if there is a single linear
+    predictor, and otherwise None."""
     module: Any
     """The linen module, which describes the geometry and is exported."""
 

@@ -1,4 +1,4 @@
-"""Critics, which are networks that score pairs (x, y) to estimate mutual information.
+"""Critics: networks that score pairs (x, y) to estimate mutual information.
 
 As in Poole et al. (2019), the defaults are two hidden layers of 256 ReLUs and 32-d embeddings.
 """
@@ -56,7 +56,7 @@ class JointCritic(nn.Module):
 
 
 class Baseline(nn.Module):
-    """A network with scalar output, for log a(x) in TUBA or u(x, y) of concatenations in FLO."""
+    """A network with scalar output: log a(x) in TUBA, or u(x, y) of concatenated pairs in FLO."""
 
     widths: Sequence[int] = (256, 256)
 

@@ -56,8 +56,8 @@ class Embedder:
     ) -> tuple[Any, Any]:
         """Return latents z and contexts c, as float32 NumPy arrays or lists of such arrays.
 
-        `sample_rate_hz` defaults to the model's rate. With `normalize=False`, the rate, loudness
-        and scale of x are not changed.
+        `sample_rate_hz` defaults to the model's rate. If `normalize` is false, x keeps its rate,
+        loudness and scale.
         """
         found = self._embed(("z", "c"), x, sample_rate_hz, normalize)
         return found["z"], found["c"]

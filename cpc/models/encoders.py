@@ -160,7 +160,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:
-        """Return the encoder of the first `number` layers and its variables."""
+        """Return the encoder's first `number` layers and their variables."""
         shorter = self.clone(
             kernels=self.kernels[:number],
             strides=self.strides[:number],
@@ -288,7 +288,7 @@ class LogMelEncoder(ConvGeometry, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:
-        """Return the encoder of the first `number` layers and its variables."""
+        """Return the encoder's first `number` layers and their variables."""
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
     @nn.compact

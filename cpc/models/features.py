@@ -1,4 +1,4 @@
-"""Features of signals of any length, computed in batches of a few shapes or as a stream.
+"""Extraction of features from signals of any length, in batches of few shapes or as a stream.
 
 Streaming gives the same features as processing the whole signal, because chunks overlap by the
 samples that a latent depends on, and contexts continue from the state after the previous chunk.
@@ -70,7 +70,7 @@ class Layers:
 
     @property
     def can_stream(self) -> bool:
-        """Whether no layer depends on all later samples, so that signals can be read in chunks."""
+        """Whether signals can be read in chunks, because no layer depends on all later samples."""
         is_causal = isinstance(self._module, CPC) and not self._module.is_bidirectional
         return is_causal or all(name.startswith("z") for name in self.names)
 
@@ -95,7 +95,7 @@ class Layers:
     ) -> Features:
         """Return the layers for a long signal, which is read in chunks once per layer.
 
-        `read(start, stop)` returns samples from start to stop, which is at most `num_samples`.
+        `read(start, stop)` returns samples from start to stop. stop is at most `num_samples`.
         """
 
         def read_mirrored(start: int, stop: int) -> np.ndarray:
@@ -140,9 +140,9 @@ def _apply(module: Any, names: Sequence[str], preprocess: Any, variables: PyTree
 def group_signals(
     lengths: Sequence[int], stride: int, can_stream: bool = True
 ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-    """Return (padded frames, indices) for each batch, and the indices of signals to stream.
+    """Return each batch as (padded length, signal indices), and the indices of signals to stream.
 
-    Each padded length is a quarter longer than the previous one, so that few shapes are compiled.
+    Each padded length, in frames, is a quarter above the previous one, so few shapes are compiled.
 
     >>> group_signals([16_000, 1_000_000, 15_900], 160)
     ([(112, [0, 2])], [1])

@@ -106,7 +106,7 @@ class ConvGeometry(StridedLayers):
         return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
 
     def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of valid latents in each row, given its number of real samples.
+        """Return each row's number of valid latents, given its number of real samples.
 
         A latent is valid if its frame is within the real samples. The first latent is always valid.
 

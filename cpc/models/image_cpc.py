@@ -92,7 +92,7 @@ def frame_positions(
     """Return the positions of latents in a direction's frame, with rows as time, columns as lanes.
 
     The arrays broadcast to (b, t, lane). In every direction, the positive of an anchor is `offset`
-    rows later in the same lane, and windows of a negative sampling rule are in rows of the frame.
+    rows later in the same lane, and a negative sampling rule's windows are in rows of the frame.
     `sequence` contains the index of each image in the global batch, and `group` its class.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
@@ -111,15 +111,15 @@ class ImageCPC(nn.Module):
     """A CPC model for image patches (b, i, j, y, x, ch), with one output per direction.
 
     All patches share an encoder (van den Oord et al. 2018, section 3.2). Each direction has its own
-    context and predictor (Henaff et al. 2019). The z of an output are the targets of the loss,
-    which are the latents or, with `target_width`, a linear projection of them for each direction.
+    context and predictor (Henaff et al. 2019). The z of an output are the loss targets. These are
+    the latents or, if `target_width` is given, each direction's own linear projection of them.
 
     `encoder` maps (n, y, x, ch) to (n, d). `make_context()` returns a module from (b, t, lane, d)
     to (b, t, lane, h). `make_predictor()` returns a module from the contexts to (b, t, lane, k, d),
     where d is the width of the targets.
 
-    `cuts` split the encoder into gradient-isolated modules, as in `CPC`. The targets of a module
-    have the width of this module.
+    `cuts` split the encoder into gradient-isolated modules, as in `CPC`. Each module's targets have
+    the module's own width.
     """
 
     encoder: nn.Module
@@ -144,7 +144,7 @@ class ImageCPC(nn.Module):
             check_cuts(self.cuts, self.encoder)
 
     def setup(self):
-        """Create the modules of each direction, whose names contain the direction."""
+        """Create each direction's modules, and include the direction in their names."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         for module, direction in self.branches:
             predictor, is_last = self.make_predictor(), module > len(self.cuts)
@@ -159,7 +159,7 @@ class ImageCPC(nn.Module):
     def __call__(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
-        """Return the targets, contexts and predictions of each branch in its direction's frame."""
+        """Return each branch's targets, contexts and predictions in its direction's frame."""
         ends = self._encode_modules(x, train)
         return tuple(
             self._predict(ends[module - 1], direction, module)
@@ -204,7 +204,7 @@ class ImageCPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["ImageCPC", PyTree]:
-        """Truncate the encoder "z" or contexts "c" after `number` layers, with its variables."""
+        """Truncate the encoder, "z", or contexts, "c", and its variables after `number` layers."""
         if part == "z":
             encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
             cuts = tuple(cut for cut in self.cuts if cut < number)

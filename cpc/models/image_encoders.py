@@ -42,9 +42,9 @@ def convolve_images(
     padding: Sequence[tuple[int, int]],
     **options: Any,
 ) -> Float[Array, "n p q d"]:
-    """Convolve as jax.lax.conv_general_dilated, but by matrix product for small images on a CPU.
+    """Convolve like jax.lax.conv_general_dilated, but by matrix product for small images on a CPU.
 
-    In this case, XLA's convolution and especially its gradients are much slower than the product.
+    For these, XLA's convolution and especially its gradients are much slower than the product.
     """
     small = max(x.shape[1:3]) <= 16 or x.shape[-1] <= 4
     if not small:
@@ -108,7 +108,7 @@ class SmallConvEncoder(StridedLayers, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["SmallConvEncoder", PyTree]:
-        """Return the encoder of the first `number` layers and its variables."""
+        """Return the encoder's first `number` layers and their variables."""
         return self.clone(widths=self.widths[:number]), first_layers(variables, number)
 
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
@@ -150,7 +150,7 @@ DEPTHS = {
     50: _bottlenecks(3, 4, 6, 3),
     101: _bottlenecks(3, 4, 23, 3),
     152: _bottlenecks(3, 8, 36, 3),
-    # Henaff et al. 2019 double the third stage of 101, widen it 4 times, and end after it.
+    # Henaff et al. 2019 double ResNet-101's third stage, widen it 4 times, and end after it.
     161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
 }
 
@@ -182,10 +182,10 @@ class ResNet(StridedLayers, nn.Module):
     Without norm, the last convolution of each block starts at zero, and the others at He's scale
     times num_blocks^(-1 / (2 m - 2)) for m convolutions per block (Zhang et al. 2019, Fixup).
 
-    With `pooled_stem`, for ImageNet, the network starts with a 7x7 convolution and a 3x3 maximum,
-    which each halve the resolution. Otherwise, for patches under 32 pixels, it starts with a 3x3
-    convolution at full resolution. With `remat`, only the input of each block is stored for the
-    gradient, and the rest is recomputed.
+    If `pooled_stem` is true, as for ImageNet, the network starts with a 7x7 convolution and a 3x3
+    maximum. Both halve the resolution. Otherwise, as for patches under 32 pixels, it starts with a
+    3x3 convolution at full resolution. If `remat` is true, the gradient stores only each block's
+    input and recomputes the rest.
     """
 
     stages: Sequence[Stage]
@@ -209,7 +209,7 @@ class ResNet(StridedLayers, nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ResNet", PyTree]:
-        """Return the network of the first `number` stages and its variables.
+        """Return the network's first `number` stages and their variables.
 
         The final norm was learned for the last stage. After another stage, it is reset to scale 1
         and shift 0, and for batch norm also to mean 0 and variance 1.

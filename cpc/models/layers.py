@@ -58,7 +58,7 @@ def layer_depths(module: Any) -> dict[str, int]:
 
 
 def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
-    """Truncate a model's encoder or context, so that its z or c is the output of the given layer.
+    """Truncate a model's encoder or context, so that its z or c is the given layer's output.
 
     The final operation of an encoder or context, such as the mean over a patch's positions or the
     norm of a Transformer, then follows the new last layer. See `ResNet.upto` for the final norm of
@@ -71,7 +71,7 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
 
 
 def part_of(variables: PyTree, name: str) -> PyTree:
-    """Return the variables of a submodule.
+    """Return a submodule's variables.
 
     >>> part_of({"params": {"encoder": {"w": 1}}, "batch_stats": {}}, "encoder")
     {'params': {'w': 1}}
@@ -80,7 +80,7 @@ def part_of(variables: PyTree, name: str) -> PyTree:
 
 
 def with_part(variables: PyTree, name: str, own: PyTree) -> PyTree:
-    """Replace the variables of a submodule with `own`.
+    """Replace a submodule's variables with `own`.
 
     >>> with_part({"params": {"encoder": {"w": 1}, "context": {}}}, "encoder", {"params": {}})
     {'params': {'encoder': {}, 'context': {}}}
@@ -113,7 +113,7 @@ class LayerStack(nn.Module):
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LayerStack", PyTree]:
-        """Return the module of the first `number` layers and its variables."""
+        """Return the module's first `number` layers and their variables."""
         return self.clone(num_layers=number), first_layers(variables, number)
 
 
@@ -134,7 +134,7 @@ def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
 
 
 def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
-    """Return the numbers of layers after which each module except the last ends.
+    """Return the number of the layer at which each module except the last one ends.
 
     The context counts as one more layer. Modules have the same length, except that the last ones
     may be one layer longer. With num_layers + 1 modules, each layer and the context is a module of

@@ -41,8 +41,8 @@ class Pretrained(NamedTuple):
     module: nn.Module
     variables: PyTree
     input: dict[str, Any]
-    """The "kind" of the data and the "shape" of one x, such as a training window. For audio also
-    "sample_rate_hz" and "rms", to which recordings are converted unless they are None."""
+    """The "kind" of the data and the "shape" of one x, such as a training window. Audio also has
+    "sample_rate_hz" and "rms". Recordings are converted to these unless they are None."""
     about: dict[str, Any] = {}  # noqa: RUF012 (never written to)
     """Further information as JSON data, such as the step and the config of the run."""
 
@@ -127,7 +127,7 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
 def _expected_entries(
     module: nn.Module, shape: Sequence[int], found: Mapping[str, np.ndarray]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape of each entry of a module, with predictors only if `found` contains some."""
+    """Return each module entry's shape, leaving out predictors unless `found` contains some."""
     has_predictor = any(name.startswith("params/predictor") for name in found)
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     # No weight depends on the length of a window.
@@ -175,7 +175,7 @@ def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
 
 
 def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source: str) -> None:
-    """Check that weights fit a model, or list all missing, unknown and misshapen entries."""
+    """Check that weights fit a model; if not, list missing, unknown and misshapen entries."""
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     shapes = [
@@ -190,9 +190,9 @@ def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a torch checkpoint as float32, and its "config", or {} if it has none.
+    """Return a torch checkpoint's arrays as float32, and its "config" dictionary.
 
-    The arrays are the content of the checkpoint or one of its entries in `STATE_DICTS`.
+    The arrays are its content or one of its entries in `STATE_DICTS`. A missing "config" yields {}.
     """
     content = _load(path)
     content = content if isinstance(content, dict) else {}

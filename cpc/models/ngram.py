@@ -4,7 +4,7 @@ P_m(w|c) = max(a(c,w) - D(a(c,w)), 0) / a(c) + g(c) P_(m-1)(w|c')     (Chen & Go
 
 Here c' is the context c without its first word, and P_0 is uniform. At the highest order, a is the
 count of an n-gram; at lower orders, it is the number of distinct preceding words. D is one of three
-discounts per order. Begin symbols of sentences are not predicted, and their ends not modelled.
+discounts per order. A sentence's begin symbols are not predicted, and its end is not modelled.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from cpc.types import UserError
 
 
 class Order(NamedTuple):
-    """The n-grams of one order m, sorted by the index of their prefix and their last word."""
+    """All n-grams of one order m, sorted by prefix index and last word."""
 
     keys: Int[np.ndarray, " g"]
     """Sorted keys: the prefix's index in the table of order m - 1, times (v + 1), plus the word."""
@@ -47,7 +47,7 @@ def kneser_ney(
 
     Args:
         tokens: word ids.
-        sentence_starts: index of the first word of each sentence, followed by the number of words.
+        sentence_starts: index of each sentence's first word, followed by the number of words.
         num_words: size v of the vocabulary. Every id has a positive probability.
         order: the n of the n-grams. A word is predicted from the n - 1 words before it.
 
@@ -88,7 +88,7 @@ def kneser_ney(
 
 
 def make_order(keys, counts, num_contexts: int, num_words: int) -> Order:
-    """Return the table of one order, with discounts that are estimated from its counts.
+    """Return one order's n-grams, with discounts that are estimated from its counts.
 
     D_i = i - (i + 1) Y n_(i+1) / n_i with Y = n_1 / (n_1 + 2 n_2), where n_i is the number of
     n-grams with count i. If the text is too small to estimate D_i, it is i / 2.
@@ -140,5 +140,5 @@ def pad(tokens, sentence_starts, num_words: int, order: int):
 
 
 def previous(ids):
-    """Return the index of the n-gram that ends one word earlier, for each position."""
+    """Return, for each position, the index of the n-gram that ends one word earlier."""
     return np.concatenate([ids[:1] * 0, ids[:-1]])

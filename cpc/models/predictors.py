@@ -1,4 +1,4 @@
-"""Predictors, which are modules that map contexts to the expected latents at each offset."""
+"""Predictors: modules that map contexts to the expected latents at each offset."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from cpc.types import PyTree
 class LinearPredictor(nn.Module):
     """A linear map W_k c for each offset k (van den Oord et al. 2018, eq. 3).
 
-    With `use_bias` the map is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
+    If `use_bias` is true, the map is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
     """
 
     num_offsets: int

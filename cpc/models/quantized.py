@@ -21,7 +21,7 @@ DEAD_RATIO = 0.1
 
 
 class Codebook(NamedTuple):
-    """Running averages over batches of the latents that are assigned to each code."""
+    """Each code's count and sum of assigned latents, as running averages over batches."""
 
     counts: Float[Array, " n"]
     """Number of latents."""
@@ -30,7 +30,7 @@ class Codebook(NamedTuple):
 
     @property
     def vectors(self) -> Float[Array, "n d"]:
-        """Code vectors, which are the sums divided by additively smoothed counts."""
+        """Code vectors: the sums divided by additively smoothed counts."""
         total = self.counts.sum()
         smoothed = (self.counts + EPSILON) / (total + len(self.counts) * EPSILON) * total
         return self.sums / smoothed[:, None]
@@ -56,7 +56,7 @@ def given_to_codes(
 
 
 def restart_codes(codebook: Codebook, z: Float[Array, "m d"], mask: Bool[Array, " m"]) -> Codebook:
-    """Replace dead codes with latents at regular intervals in the batch."""
+    """Replace rarely assigned codes with latents at regular intervals in the batch."""
     mean, num_codes = codebook.counts.mean(), len(codebook.counts)
     dead = codebook.counts < DEAD_RATIO * mean
     spread = jnp.arange(num_codes) * mask.sum() // num_codes
@@ -96,7 +96,7 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     commitment: float = 0.25
     """Weight beta of the penalty."""
     restart: bool = False
-    """Whether to replace dead codes with latents of the batch."""
+    """Whether to replace rarely assigned codes with latents of the batch."""
     dtype: DTypeLike = jnp.float32
 
     @property

@@ -1,7 +1,7 @@
 """Segmental CPC, which finds segments from the similarity of frames and predicts between segments.
 
 The model is from Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised
-word segmentation", and with frame contexts from Cuervo et al. (2022), "Contrastive prediction
+word segmentation". Its frame contexts are from Cuervo et al. (2022), "Contrastive prediction
 strategies for unsupervised segmentation and categorization of phonemes and words".
 """
 
@@ -50,7 +50,7 @@ def boundaries(
 
 
 def segment_of(begins: Bool[Array, "b t"]) -> Int[Array, "b t"]:
-    """Return the index of the segment that contains each latent."""
+    """Return each latent's segment index."""
     return jnp.cumsum(begins.astype(jnp.int32), axis=1)
 
 
@@ -59,7 +59,7 @@ def segment_means(
     begins: Bool[Array, "b t"],
     mask: Bool[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
-    """Return the mean latent of each segment, and a mask of the rows that contain a segment.
+    """Return each segment's mean latent, and a mask of the rows that contain a segment.
 
     There are s = t // 2 + 1 rows, the maximum number of segments, because peaks are never adjacent.
     """
@@ -74,7 +74,7 @@ def segment_means(
 def segment_bounds(
     begins: Bool[Array, "b t"], mask: Bool[Array, "b t"] | None = None
 ) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
-    """Return the start and stop index of each segment, which are t and 0 for rows without one.
+    """Return each segment's start and stop index; a row without a segment has start t and stop 0.
 
     >>> segment_bounds(jnp.array([[False, False, True, False]]))
     (Array([[0, 2, 4]], dtype=int32), Array([[2, 4, 0]], dtype=int32))
@@ -95,9 +95,9 @@ class SegmentalCPC(nn.Module):
     later segments from the context of s_1 .. s_m. The model returns the outputs for frames,
     followed by the outputs for segments (s, c, predictions).
 
-    Without `frame_context`, z_t itself predicts z_(t+1), so the outputs for frames are (z, z, z).
-    The feature c of a frame is then the context of its segment, which depends on the whole segment.
-    With `frame_context`, frames have their own contexts c and predictions.
+    If `frame_context` is given, frames have their own contexts c and predictions. Otherwise, z_t
+    itself predicts z_(t+1), so the outputs for frames are (z, z, z). The feature c of a frame is
+    then its segment's context, and so it depends on the whole segment.
     """
 
     encoder: nn.Module
@@ -128,7 +128,7 @@ class SegmentalCPC(nn.Module):
     def embed(
         self, x: Signals, train: bool = False, num_samples: NumSamples = None
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents, and for each latent the context of its frame, or else of its segment."""
+        """Return latents with their frames' contexts, or segments' if `frame_context` is None."""
         z = self.encode(x, train, num_samples)
         if self.frame_context is not None:
             return z, self.frame_context(z)
@@ -148,7 +148,7 @@ class SegmentalCPC(nn.Module):
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["SegmentalCPC", PyTree]:
-        """Truncate the encoder "z" or context "c" after `number` layers, with its variables."""
+        """Truncate the encoder, "z", or context, "c", and its variables after `number` layers."""
         name = self._part(part)
         shorter, own = getattr(self, name).upto(number, part_of(variables, name))
         return self.clone(**{name: shorter}), with_part(variables, name, own)

@@ -1,4 +1,4 @@
-"""Word prediction models as pure functions of rows of embedding tables.
+"""Word prediction models as pure functions of embedding rows.
 
 Models read a slice of t + 2 r words, with a margin of r words on either side, and map the rows of
 the input table to a vector h per position. The score of word v is h . output_v + bias_v. The
@@ -35,7 +35,7 @@ class WordModel(NamedTuple):
     """init(rng, num_words) returns {"tables": {"input", "output", "bias"}, "dense": ...}."""
     encode: Callable[[Array, Array, PyTree], Array]
     """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) returns h (t, h), where `sees` is a mask
-    of the words from r before to r after each position."""
+    of the words within r of each position."""
 
 
 #: Names of the models.
@@ -100,10 +100,10 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
 def context_mask(
     words: Int[Array, " s"], sentence: Int[Array, " s"], reach: int, near: Any = None
 ) -> Bool[Array, "t w"]:
-    """Return a mask of the words in the same sentence from r before to r after each position.
+    """Return a mask of the same-sentence words within `reach` = r words of each position.
 
     `words` are t + 2 r ids, with -1 for padding, and `sentence` their sentence numbers. `near` (t,)
-    is the number of context words at each position, which is at most r and by default r.
+    lowers the reach at each position. It is at most r, the default.
 
     >>> words = jnp.array([-1, 5, 6, 7, -1])
     >>> context_mask(words, jnp.array([-1, 0, 0, 1, -1]), 1)
@@ -138,7 +138,7 @@ def overlapping_blocks(x: Array, block: int, reach: int) -> Array:
 
 
 def band_mask(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
-    """Convert `sees` to a mask over each block's slice of words.
+    """Convert a mask `sees` from `context_mask` to a mask over each block's slice of words.
 
     >>> band_mask(jnp.ones((2, 3), bool), 2)[0].astype(int)
     Array([[1, 1, 1, 0],
@@ -164,7 +164,7 @@ def block_size(t: int, reach: int) -> int:
 
 
 def banded_sum(rows: Float[Array, "s d"], sees: Bool[Array, "t w"]) -> Float[Array, "t d"]:
-    """Sum the rows that `sees` selects at each position."""
+    """Sum the rows that `sees`, a mask from `context_mask`, selects at each position."""
     t, reach = len(sees), sees.shape[1] // 2
     block = block_size(t, reach)
     weights = band_mask(sees, block).astype(rows.dtype)

@@ -60,9 +60,9 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
     """Batch `num` environments into one, whose states, actions and outcomes have a leading axis b.
 
     Environments reset automatically as in `auto_reset`, which computes a reset per environment and
-    step although few episodes end. With `num_resets`, only this number of resets is computed per
-    step, and environments whose episodes end use them in turn (optimistic resets in Craftax). If
-    more episodes end, some environments start from the same hidden state.
+    step although few episodes end. If `num_resets` is given, only this number of resets is computed
+    per step, and environments whose episodes end use them in turn (optimistic resets in Craftax).
+    If more episodes end, some environments start from the same hidden state.
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
@@ -95,7 +95,6 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
 
 
 def _select(mask, new, old):
-    """Select entries (b, ...) from new if the mask (b,) is set, and otherwise from old."""
     return jnp.where(mask.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
 

@@ -114,8 +114,8 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 def ball_information(variant: str, offset: int) -> float:
     """Return the information, in nats, that the past has about the picture `offset` steps later.
 
-    I = H(T) - H(T | row, column, velocity) is a mutual information, where T is the visible position
-    of the ball, or none if it is hidden. It is over all rows from which `offset` steps stay within
+    I = H(T) - H(T | row, column, velocity) is a mutual information, where T is the ball's visible
+    position, or none if it is hidden. It is over all rows from which `offset` steps stay within
     the episode. The velocity is unknown in the first row. As the paddle is not included, estimates
     from whole observations may exceed I.
 

@@ -129,7 +129,7 @@ def gae(
     discount: float | int,
     lambda_: float | int,
 ) -> tuple[Float[Array, "t b"], Float[Array, "t b"]]:
-    """Return generalised advantage estimates for b rollouts, and the targets of the value function.
+    """Return generalised advantage estimates for b rollouts, and the value function's targets.
 
     A_t = sum_l (discount lambda)^l delta_(t + l),  delta_t = r_t + discount V_(t + 1) - V_t
 

@@ -35,11 +35,11 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         +  # # # # #
         |          #
 
-    The cue is lit above or below the start, but only in the first picture of an episode. A turn
-    into the arm on the side of the cue has reward 1, and a turn into the other arm 0. The expected
-    return is 1 with memory and at most 0.5 without it. An episode ends with any action in an arm,
-    or after `max_steps` steps. With `seen_again`, the arm on the side of the cue is lit after the
-    turn, so that only memory can predict this picture.
+    The cue is lit above or below the start, but only in an episode's first picture. A turn into the
+    arm in the cue's direction, up or down, has reward 1, and a turn into the other arm 0. The
+    expected return is 1 with memory and at most 0.5 without it. An episode ends with any action in
+    an arm, or after `max_steps` steps. If `seen_again` is true, the arm in the cue's direction is
+    lit after the turn, so that only memory can predict this picture.
 
     Actions are `BACK`, `FORWARD`, `UP` and `DOWN`, and moving into a wall has no effect.
     Observations have shape (3, length + 1, 3), for rows y, columns x, and the channels `AGENT`,
