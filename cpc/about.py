@@ -91,8 +91,7 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
     """Return the versions of the packages that an extra requires, by package name.
 
-    A missing or too old package has the version None. Nested extras such as jax[cuda12] are also
-    resolved.
+    Missing and too old packages have the version None. Nested extras are resolved recursively.
     """
     found: dict[str, str | None] = {}
     for line in importlib.metadata.requires(name) or []:

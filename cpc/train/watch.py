@@ -69,7 +69,7 @@ class Ended(Exception):
 
 
 class Peer:
-    """Another watchdog, or the watched process if `connection` is None. A thread reads its lines."""
+    """A watchdog, or the watched process if there is no connection. A thread reads its lines."""
 
     def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
         self.connection, self.index = connection, index
