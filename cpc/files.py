@@ -40,7 +40,7 @@ RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 #: larger limit applies.
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
 CHUNK_BYTES = 2**24
-#: Split name of the metrics record that describes the run itself.
+#: Value of "split" in the metrics record that describes the run itself.
 RUN_SPLIT = "run"
 #: Key of a mapping's checksum.
 SEAL = "crc32"

@@ -1,4 +1,4 @@
-"""The page engine, which writes sections of text, figures and tables as HTML, Markdown and JSON.
+"""Pages with sections of text, figures and tables, written as HTML, Markdown and JSON.
 
 HTML pages are self-contained, and equal content gives equal bytes. The template escapes all texts.
 """
@@ -59,7 +59,7 @@ class Sound(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A page section under a heading. A section without a title is the summary."""
+    """Text, figures and tables under a heading. A section without a title is the summary."""
 
     title: str
     sentences: Sequence[str] = ()

@@ -341,7 +341,7 @@ def audit_section(run: Run) -> Section | None:
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:
-    """Draw the standard deviation and the effective rank of z and c over the steps."""
+    """Draw the standard deviation and effective rank of z and c by training step."""
     names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
     test = run.metrics[run.metrics.split == "test"]
     if not names:

@@ -23,7 +23,7 @@ from cpc.results import (
 
 #: Minimum worsening to report without an interval, relative to the untrained network's score.
 MIN_HARM = 0.01
-#: Phrases for the properties that are recorded for a loss without log N - L.
+#: Phrases for metrics that are recorded for a loss without log N - L, by metric name.
 OPTIMA = {"optimum": "its optimal score is", "posterior": "posterior:"}
 #: Warnings by offset state. The fields are the offsets and the negative sampling rule.
 STATES = {

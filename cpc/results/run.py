@@ -29,7 +29,7 @@ class Run(NamedTuple):
     scores: Frame
     """The scores of the run, as returned by `score_frame`."""
     audit: dict[str, Any] | None
-    """The audit of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
+    """Statistics of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     truth: Frame | None
     """The exact mutual_information at each offset, if it is known."""
     skipped: list[str]
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in the config, or else the name of the directory."""
+        """The name in the config. If it has none, the directory name."""
         return str(self.config.get("name") or self.workdir.resolve().name)
 
     @property

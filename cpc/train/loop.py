@@ -35,7 +35,7 @@ Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]
 
 
 class Cadence(NamedTuple):
-    """Intervals, in steps, of logs, evaluations and saves. 0 means only after the last step."""
+    """Steps between logs, evaluations and saves. 0 means only after the last step."""
 
     log_every: int = 100
     eval_every: int = 0
@@ -54,7 +54,7 @@ class Cadence(NamedTuple):
 
 
 class Sinks(NamedTuple):
-    """The checkpoints and writers of a run."""
+    """The outputs of `fit`: checkpoints and metric writers."""
 
     checkpoint: Checkpoints | None = None
     """The checkpoints to save states to. If None, no state is saved."""
@@ -216,7 +216,7 @@ def _jit_zeros(
 
 
 class _Windows:
-    """A writer of the metrics that the device sums in each window between two logs."""
+    """A writer of the metrics that the device sums in a window, the steps between two logs."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers

@@ -32,7 +32,7 @@ proto: Any = event_pb2  # type checkers do not know its classes, which are creat
 
 @runtime_checkable
 class Writer(Protocol):
-    """The interface of a writer that `fit` can use."""
+    """The interface of the metric writers that `fit` calls."""
 
     def write(self, record: Record) -> None:
         """Write one record."""
@@ -264,7 +264,7 @@ class ProgressWriter:
 def progress_line(
     record: Record, num_steps: int, words: str, rate: tuple[int | float, str] | None = None
 ) -> str:
-    """Format one training record as a line for the console.
+    """Format a training record as a console line, in which `words` describe its metrics.
 
     >>> record = {"step": 1500, "steps_per_second": 8.0}
     >>> progress_line(record, 2000, "loss 4.250", (0.01, "h audio"))

@@ -212,7 +212,7 @@ def make_schedule(
 
 
 def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransformation:
-    """Scale updates by a factor `decay` for each layer further below the head.
+    """Scale each update by `decay` to the power of its layer's depth below the head.
 
     These layer-wise learning rates are used for fine-tuning (Clark et al. 2020, ELECTRA; Bao et al.
     2021, BEiT), because the lowest layers are the most general and should change the least. Chain

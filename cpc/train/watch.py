@@ -326,7 +326,7 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
 
 
 def main(host: str, port: int, index: int, number: int, log: str, *limits: float) -> None:
-    """Connect the watchdog, and monitor all processes. End the watched one if any is lost."""
+    """Connect the watchdog and monitor all processes. If one is lost, end the watched process."""
     join, silence, hang = limits
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # left to the watched process
         signal.signal(ignored, signal.SIG_IGN)
