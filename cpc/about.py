@@ -91,7 +91,7 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
     """Return the versions of the packages that an extra requires, by package name.
 
-    Missing and too old packages are None. Nested extras such as jax[cuda12] are also resolved.
+    Missing or too old packages map to None. Nested extras such as jax[cuda12] are also resolved.
     """
     found: dict[str, str | None] = {}
     for line in importlib.metadata.requires(name) or []:

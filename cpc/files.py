@@ -153,7 +153,7 @@ def sync_folder(folder: Path) -> None:
 def try_lock(file: IO[Any] | int) -> bool | None:
     """Try to lock an open file without waiting, and return whether the lock was acquired.
 
-    Returns None if the file system does not support locks.
+    If the file system does not support locks, the result is None.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

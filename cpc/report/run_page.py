@@ -1,4 +1,4 @@
-"""The page of a run, report.html, which can be written from its files at any time.
+"""A run's page, report.html, which can be written from the run's files at any time.
 
 Functions that draw return a list with one captioned figure, or [] if there is nothing to draw.
 """
@@ -114,7 +114,7 @@ def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np
 
 
 def curves_figure(run: Run) -> list[Figure]:
-    """Draw the mean loss over all offsets, and the mean log N - L over `headline_rows`."""
+    """Draw the mean loss over all offsets, and the mean log N - L of the `headline_rows`."""
     strict = last_evaluation(run, strict=True)
     chosen = headline_rows(strict if strict.bound.notna().any() else last_evaluation(run)).offset
     train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
@@ -160,7 +160,7 @@ def train_rows(run: Run) -> dict[str, Frame]:
 
 
 def ceilings(run: Run) -> dict[str, Frame]:
-    """Return rows to draw log N from, by rule title: training rows, and tests by other rules."""
+    """Return rows with a log N to draw, by rule title: training, and tests by other rules."""
     found = train_rows(run)
     found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
     return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}

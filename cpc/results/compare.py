@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     high: float
     """Upper end of the interval. Both ends are NaN if there is no interval."""
     p_value: float = math.nan
-    """P-value of McNemar's exact test for scores with one answer per item; otherwise NaN."""
+    """McNemar's exact test, for scores with one answer per item. Other scores have NaN."""
     paired: str = ""
     """How the scores were paired: "items", "seeds", "seeds and items", or "" if not paired."""
 
@@ -172,7 +172,7 @@ def independent_difference(a: Difference, b: Difference) -> Difference:
 
 
 def over_seeds(values: Sequence[float | int]) -> Difference:
-    """Return the mean and Student's t-interval of measurements with different seeds.
+    """Return the mean of measurements with different seeds, with Student's t-interval.
 
     The interval is mean +- t(0.975, n - 1) s / sqrt(n), where n is the number of measurements, s
     their standard deviation, and t a quantile of Student's distribution: 4.3027 for n = 3.
@@ -195,8 +195,8 @@ def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
 
     The interval is mean -+ sqrt(s^2 + u^2), where s is the half-width of the interval from
     `over_seeds`, and u is the mean half-width of the estimates' intervals over test items. All
-    seeds share their test items, so u does not shrink with the number of seeds. The ends are NaN if
-    an estimate has no interval.
+    seeds share their test items, so u does not shrink with the number of seeds. If an estimate has
+    no interval, the ends are NaN.
 
     >>> one = Difference(0.5, 0.46, 0.54, paired="items")
     >>> over_seeds_and_items([one, one])
@@ -385,7 +385,7 @@ def mean_over_seeds(scores: Sequence[Row]) -> Difference:
 
 
 def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
-    """Return the mean of scores `ours` minus the mean of `theirs`, both mapped from seeds.
+    """Return the mean of `ours` minus `theirs`, two mappings from seeds to scores.
 
     The `difference` of each shared seed is averaged by `over_seeds_and_items`, or by `over_seeds`
     if a difference has no interval. If fewer than two seeds are shared but one mapping has several,

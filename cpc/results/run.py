@@ -101,7 +101,7 @@ def read_run(workdir: str | Path) -> Run:
 def _missing_records(workdir: Path) -> list[str]:
     """Return a sentence if metrics.jsonl has lost records or its last line is incomplete.
 
-    Records are lost if the file has fewer than the newest checkpoint counted. An incomplete last
+    Records are lost if the newest checkpoint has counted more than the file has. An incomplete last
     line is reported only if a page exists, because the run has then ended and will not repair it.
     """
     path = workdir / "metrics.jsonl"

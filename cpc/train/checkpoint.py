@@ -114,7 +114,7 @@ class Checkpoints:
             )
 
     def _add_metric(self, step: int, metric: float) -> None:
-        """Add a metric to a checkpoint, and delete checkpoints that need no longer be kept."""
+        """Add a metric to a checkpoint, and delete checkpoints that are no longer kept."""
         if step in self._metrics:
             return
         self.wait()
@@ -301,7 +301,7 @@ def _select_preserved(steps: Sequence[int], metrics: Metrics) -> set[int | None]
 
 
 def _lowest(metrics: Metrics) -> int | None:
-    """Return the step with the lowest metric, or the newest such step."""
+    """Return the step with the lowest metric. The newest step wins a tie."""
     return min(metrics, key=lambda step: (metrics[step], -step), default=None)
 
 

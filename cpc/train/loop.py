@@ -65,7 +65,7 @@ class Sinks(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """The result of `fit`."""
+    """The last state of a training, and why it ended."""
 
     state: TrainState
     reason: str
