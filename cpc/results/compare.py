@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     high: float
     """Upper end of the interval. Both ends are NaN if there is no interval."""
     p_value: float = math.nan
-    """McNemar's exact test, for scores with one answer per item. Other scores have NaN."""
+    """P-value of McNemar's exact test. NaN except for scores with one answer per item."""
     paired: str = ""
     """How the scores were paired: "items", "seeds", "seeds and items", or "" if not paired."""
 

@@ -63,18 +63,18 @@ class Score(NamedTuple):
     unit: str
     """The counted items, such as "frame", "utterance" or "image"."""
     features: str
-    """Tested features, such as "c", "mfcc", "random c" (untrained network) or "supervised"."""
+    """Tested features, such as "c", "z", "mfcc", "random c" (untrained) or "supervised"."""
     method: str
     """Probe or training method, such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
     metric: str
-    """Metric or unit of `value`, such as "accuracy", "error rate" or "nats"."""
+    """Metric or unit, such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
     value: float
     """Accuracies and rates are between 0 and 1. Other values have the unit of the metric."""
     low: float | None = None
     """Lower end of the 95 % interval; `high` is the upper end."""
     high: float | None = None
     chance: float | None = None
-    """Score of guessing, such as by always predicting the most frequent class. May be None."""
+    """Score of guessing, such as always the most frequent class. None if it is undefined."""
     higher_is_better: bool = True
     seed: int = 0
     step: int = 0

@@ -28,7 +28,7 @@ from cpc.train.metrics import Writer
 from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
 from cpc.types import Array, PyTree, UserError
 
-#: summarize(sums, step) -> the numbers of a training record, from the sums since the last log.
+#: summarize(sums, step) -> numbers of a training record, from host sums since the last log.
 Summarize = Callable[[dict[str, Any], int], Mapping[str, Any]]
 #: evaluate(state) -> the records of an evaluation.
 Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]

@@ -30,7 +30,7 @@ class TrainState(NamedTuple):
     params: PyTree
     opt_state: PyTree
     extra: PyTree
-    """Model variables that are not parameters, such as batch statistics. May be {}."""
+    """Model variables that are not parameters, such as batch statistics. {} if there are none."""
     ema: PyTree
     """Running average of the parameters, or None if no average is kept."""
     rng: Array
