@@ -39,7 +39,7 @@ def find_home() -> pathlib.Path:
 
 
 def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return the file of each command by name, such as "train" or "information.own_arrays"."""
+    """Return command files by command name, such as "train" or "information.own_arrays"."""
     top = home / "experiments"
     return {
         ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__main__"): path
@@ -61,10 +61,10 @@ def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
 
 
 def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
-    """Run a command as `python -m experiments.NAME` does in a checkout."""
+    """Run the command `name` with arguments `words`, like `python -m experiments.NAME`."""
     sys.path.insert(0, str(home))
-    # Child processes must import the same modules, even if the working directory has a module with
-    # the same name.
+    # Child processes must import the same modules, even if the working directory has modules with
+    # these names.
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(home), *path]))
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -75,7 +75,7 @@ def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Run the command named by the first argument. Without arguments, print a report."""
+    """Run the command named by the first argument, or print a report if there is none."""
     home = find_home()
     commands = find_commands(home)
     name, *words = sys.argv[1:] or [""]

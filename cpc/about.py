@@ -1,4 +1,4 @@
-"""The installation report, with versions, devices, the data directory and optional extras."""
+"""A report of the installation: versions, devices, data directory and optional extras."""
 
 import importlib.metadata
 import platform
@@ -25,12 +25,12 @@ except AssertionError:  # jax's own, without a message
 kinds = collections.Counter((one.platform, one.device_kind) for one in devices)
 print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
 """
-#: Time limit of the script. Without a limit, jax waits forever for a TPU that is in use.
+#: The script's time limit. Without one, jax waits forever for a TPU that is in use.
 DEVICE_SECONDS = 60.0
 
 
 def describe() -> str:
-    """Return the installation report. Listing devices is limited to `DEVICE_SECONDS`."""
+    """Return the installation report. Listing devices may take at most `DEVICE_SECONDS`."""
     data, devices = ask_child(DEVICE_SECONDS)
     return "\n".join(
         [
@@ -44,7 +44,7 @@ def describe() -> str:
 
 
 def ask_child(limit_seconds: float) -> tuple[str, str]:
-    """Return the data directory and the devices, or the reason why no devices were found."""
+    """Return the data directory and a text with the devices, or why none were found."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", CHILD_SCRIPT, str(Path(__file__).parents[1])],
@@ -64,7 +64,7 @@ def ask_child(limit_seconds: float) -> tuple[str, str]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a distribution, or None if it is not installed."""
+    """Return a distribution's version, or None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -89,9 +89,9 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
 
 
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
-    """Return the version of each package in an extra, or None if it is missing or too old.
+    """Return the versions of the packages that an extra requires, by package name.
 
-    Nested extras such as jax[cuda12] are resolved recursively.
+    Missing or too old packages map to None. Nested extras such as jax[cuda12] are also resolved.
     """
     found: dict[str, str | None] = {}
     for line in importlib.metadata.requires(name) or []:

@@ -32,17 +32,17 @@ except ModuleNotFoundError as error:  # all modules that read or write project f
     ) from error
 
 
-#: Age after which a temporary file counts as left over from a killed process.
+#: Age after which a temporary file counts as left over by a killed process.
 WRITING_SECONDS = 3600.0
 #: Names of the lock files of runs and sweeps. Lock files are created first and never removed.
 RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
-#: Limit on the size of the arrays in an .npz file, in bytes and as a multiple of the file size;
-#: the larger of the two applies.
+#: Limits on the array sizes in an .npz file, in bytes and as a multiple of the file size. The
+#: larger limit applies.
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
 CHUNK_BYTES = 2**24
-#: Split name of the metrics record that describes the run itself.
+#: Value of "split" in the metrics record that describes the run itself.
 RUN_SPLIT = "run"
-#: Key under which a mapping contains its checksum.
+#: Key of a mapping's checksum.
 SEAL = "crc32"
 
 
@@ -51,8 +51,8 @@ def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path that atomically replaces `path` when the block succeeds.
 
     Readers see either the old or the new content. If the block raises, the temporary file is
-    removed. Missing parent directories are created. With `is_durable` the file is synced to disk,
-    so that a power failure cannot leave it empty.
+    removed. Missing parent directories are created. If `is_durable` is true, the file is synced to
+    disk, so that a power failure cannot leave it empty.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def replacing(path: str | Path, is_durable: bool = True) -> Iterator[Path]:
 def part_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder next to `path`.
 
-    The folder is removed when the block ends unless the block has moved it. Temporary folders left
-    behind by killed processes are removed first.
+    Unless the block moves the folder, it is removed when the block ends. Temporary folders that
+    killed processes have left behind are removed first.
     """
     for folder in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
         with contextlib.suppress(OSError):  # another process was faster
@@ -119,7 +119,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def advise(error: BaseException) -> str:
-    """Suggest a fix for a failed write, as a clause for an error message.
+    """Return a clause for an error message that suggests how to fix a failed write.
 
     >>> advise(OSError(errno.EMFILE, "Too many open files"))
     'raise the limit on open files (ulimit -n)'
@@ -141,7 +141,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder to disk. A rename in the folder is durable only after that."""
+    """Sync a folder to disk, which makes renames in the folder durable."""
     with contextlib.suppress(OSError):  # not supported by some cluster file systems
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -153,7 +153,7 @@ def sync_folder(folder: Path) -> None:
 def try_lock(file: IO[Any] | int) -> bool | None:
     """Try to lock an open file without waiting, and return whether the lock was acquired.
 
-    Returns None if the file system does not support locks.
+    If the file system does not support locks, the result is None.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,8 +168,8 @@ def try_lock(file: IO[Any] | int) -> bool | None:
 def locked(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Hold an exclusive lock on a file or folder, waiting for other processes if necessary.
 
-    `on_wait` is called before waiting. The block runs without a lock if the file cannot be opened,
-    as in a read-only cache, or if the file system does not support locks.
+    `on_wait` is called before waiting. If the file cannot be opened, as in a read-only cache, or
+    the file system does not support locks, the block runs without a lock.
     """
     with contextlib.ExitStack() as stack:
         for mode in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
@@ -195,13 +195,13 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_sealed(path: str | Path, value: Any, is_durable: bool = False) -> None:
-    """Write a mapping as JSON with a checksum, which `read_json` and `read_sealed` verify."""
+    """Write a mapping as JSON with a checksum. `read_json` and `read_sealed` verify it."""
     with replacing(path, is_durable) as part:
         part.write_text(json.dumps(seal(value), indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def seal(value: Any) -> dict[str, Any]:
-    """Convert a mapping with `plain` and add the checksum of its content.
+    """Convert a mapping with `plain` and add its checksum.
 
     >>> seal({"step": 3})
     {'step': 3, 'crc32': '08b1f3bf'}
@@ -212,7 +212,7 @@ def seal(value: Any) -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Verify the checksum of a sealed mapping, and return the mapping without the checksum.
+    """Verify a sealed mapping's checksum, and return the mapping without it.
 
     Raises ValueError if the checksum is wrong or missing.
     """
@@ -245,7 +245,7 @@ def file_crc32(path: Path) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise OSError if a path is not a regular file. Reading a fifo, for example, may never end."""
+    """Raise OSError if a path is not a regular file, because reading a fifo may never end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
@@ -282,10 +282,10 @@ def _parse_float(digits: str) -> float:
 
 
 def read_lines(path: Path) -> list[tuple[str, dict[str, Any] | None]]:
-    """Return each line of a JSON Lines file with its parsed record.
+    """Return the lines of a JSON Lines file, each with its parsed record.
 
-    The record of a damaged line is None. If any line has a checksum, a line without a checksum
-    counts as damaged. An incomplete last line is dropped.
+    A damaged line has the record None. If any line has a checksum, a line without one counts as
+    damaged. An incomplete last line is dropped.
     """
     lines = read_text(path, errors="replace").split("\n")
     is_sealed = any(f'"{SEAL}"' in line for line in lines)
@@ -303,7 +303,7 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file. If the content has a checksum, verify and remove the checksum."""
+    """Read a JSON file. If the content has a checksum, verify and remove it."""
     try:
         content = parse_json(read_text(path))
         return unseal(content) if _was_sealed(content) else content
@@ -315,14 +315,14 @@ def read_json(path: str | Path) -> Any:
 def _was_sealed(content: Any) -> bool:
     if not (isinstance(content, dict) and content):
         return False
-    *others, last = content  # if the key of the checksum is damaged, its value is still the last
+    *others, last = content  # a checksum with a damaged key is still the last value
     return SEAL in content or seal({k: content[k] for k in others})[SEAL] == content[last]
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     """Return the object in a JSON file, or None if the file is missing or damaged.
 
-    If the file is damaged, a sentence that names the file is appended to `problems`.
+    For a damaged file, a sentence that names it is appended to `problems`.
     """
     if not path.exists():
         return None

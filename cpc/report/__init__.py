@@ -15,7 +15,7 @@ __all__ = ["Words", "closing_lines", "write_report"]
 def write_report(
     workdir: str | Path, words: Words, sections: "Sequence[SectionMaker]" = ()
 ) -> Path:
-    """Write report.html and figures/ into a run directory, and return the path of the page."""
+    """Write report.html and figures/ into a run directory, and return the page's path."""
     # pandas, matplotlib and scikit-learn take seconds to import, and most commands need no page.
     from cpc.report import run_page
 
@@ -23,7 +23,7 @@ def write_report(
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return the table of scores and the warnings that a run prints at its end."""
+    """Return the lines that a run prints at its end: a table of scores, and warnings."""
     from cpc.report import score_section
 
     return score_section.closing_lines(workdir, words)

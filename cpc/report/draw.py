@@ -1,4 +1,4 @@
-"""Helpers that give all figures the same colors, axes and legends."""
+"""Functions that give all figures the same colors, axes and legends."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from matplotlib.gridspec import GridSpec
 INK, MUTED, GRID = "#1f2733", "#6b7685", "#e3e7ed"
 BLUE, RED, GREEN, ORANGE, GRAY = "#2459c9", "#c8384e", "#1f8a5b", "#d9822b", "#9aa4b2"
 
-#: Color, marker and legend text for each saturation state of an offset.
+#: Color, marker and legend text for each state of an offset's log N - L, such as "saturated".
 STATES = {
     "fine": (BLUE, "o", "fine"),
     "warn": (ORANGE, "D", "near the ceiling"),
@@ -21,7 +21,7 @@ STATES = {
 
 
 def palette(number: int) -> list[Any]:
-    """Return a given number of distinct colors."""
+    """Return `number` distinct colors."""
     if number <= 10:
         return [colormaps["tab10"](place) for place in range(number)]
     return [colormaps["turbo"](0.05 + 0.9 * place / (number - 1)) for place in range(number)]
@@ -30,7 +30,7 @@ def palette(number: int) -> list[Any]:
 def make_figure(
     num_panels: int, num_columns: int = 3, width: float = 9.6, row_height: float = 3.5
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with styled panels in rows of at most `num_columns`. Sizes are in inches."""
+    """Make a figure and its styled panels, at most `num_columns` per row. Sizes are in inches."""
     columns = min(num_columns, num_panels)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
@@ -48,7 +48,7 @@ def make_figure(
 
 
 def label(axes: Axes, x: str, y: str, title: str) -> None:
-    """Set the labels of the axes and the title of the panel."""
+    """Set a panel's axis labels and title."""
     axes.set_xlabel(x, color=INK, fontsize=9.5)
     axes.set_ylabel(y, color=INK, fontsize=9.5)
     axes.set_title(title, color=INK, fontsize=10.5, fontweight="bold", loc="left", pad=8)
@@ -63,7 +63,7 @@ def add_legend(axes: Axes, **options) -> None:
 
 
 def add_shared_legend(figure: Figure, panels: list[Axes], max_columns: int = 5) -> None:
-    """Add one legend below all panels that lists each name once."""
+    """Add one legend below all panels, in which each name appears once."""
     named = {}
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -79,7 +79,7 @@ def add_shared_legend(figure: Figure, panels: list[Axes], max_columns: int = 5) 
 def stack_panels(figure: Figure) -> bool:
     """Stack the panels of a figure vertically for narrow screens, and return whether it changed.
 
-    A figure with one column of panels, or without a regular grid of panels, is left unchanged.
+    If the panels are already in one column or not in a regular grid, the figure is unchanged.
     """
     panels = [axes.get_subplotspec() for axes in figure.axes]
     grids = {spec.get_gridspec().get_geometry() for spec in panels if spec}

@@ -1,6 +1,6 @@
-"""The page engine, which writes sections of text, figures and tables as HTML, Markdown and JSON.
+"""Pages with sections of text, figures and tables, written as HTML, Markdown and JSON.
 
-An HTML page is self-contained, and equal content gives equal bytes. The template escapes all texts.
+HTML pages are self-contained, and equal content gives equal bytes. The template escapes all texts.
 """
 
 import base64
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # these imports take a second, which would delay the start of
     import matplotlib.figure
     from markupsafe import Markup
 
-#: The format of a column: a format specification such as ".2f", or a function from value to text.
+#: A column's format: a format specification such as ".2f", or a function from value to text.
 Format: TypeAlias = str | Callable[[Any], str]
 
 
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table on a page, given as a frame with formats for its columns."""
+    """A table on a page: a frame, and formats for its columns."""
 
     title: str
     frame: Frame
@@ -59,7 +59,7 @@ class Sound(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page under a heading. A section without a title is the summary."""
+    """Text, figures and tables under a heading. A section without a title is the summary."""
 
     title: str
     sentences: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Section(NamedTuple):
 
 
 def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
-    """Return a list with one titled and captioned figure, or [] if `made` is None."""
+    """Return a list with the matplotlib figure `made` as a `Figure`, or [] if it is None."""
     return [] if made is None else [Figure(name, made, title, caption)]
 
 
@@ -83,15 +83,15 @@ def write_page(
     sections: Sequence[Section],
     also: Sequence[str] = (),
 ) -> Path:
-    """Write a page and its figures into a folder, and return the path of the HTML file.
+    """Write a page and its figures into a folder, and return the HTML file's path.
 
     Args:
         folder: the folder, which is created if necessary.
-        name: file name of the page, without its ending.
+        name: the page's file name without extension.
         title: the title of the page.
         lead: the line under the title.
         sections: sections in reading order. Sections without content are left out.
-        also: further formats. "md" and "json" write name.md and name.json with the same tables.
+        also: further formats. "md" and "json" also write the page as name.md and name.json.
     """
     from cpc.report.draw import stack_panels
 
@@ -134,7 +134,7 @@ def environment() -> "jinja2.Environment":
 
 
 def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
-    """Render a figure as PNG. A "$" in a text is not interpreted as the start of a formula."""
+    """Render a figure as PNG. A "$" in a text does not start a formula."""
     import matplotlib.text
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -170,7 +170,7 @@ def duration(seconds: float | int) -> str:
 
 
 def show(value: Any, style: Format = "") -> str:
-    """Format a value for a table. A number that is not finite becomes an en dash.
+    """Format a value for a table. Non-finite numbers become an en dash.
 
     >>> show(0.12345), show(-1.5, ".2f"), show(float("nan")), show(60000), show("a"), show(True)
     ('0.1235', '−1.50', '–', '60,000', 'a', 'yes')
@@ -192,7 +192,7 @@ def show(value: Any, style: Format = "") -> str:
 
 
 def show_interval(low: float | int, high: float | int, style: str = ".2f") -> str:
-    """Format the ends of an interval. If an end is not finite, return an en dash.
+    """Format an interval from `low` to `high`. If an end is not finite, return an en dash.
 
     >>> show_interval(0.5, 0.75), show_interval(0.5, float("nan"))
     ('0.50 to 0.75', '–')
@@ -202,7 +202,7 @@ def show_interval(low: float | int, high: float | int, style: str = ".2f") -> st
 
 
 def cells(table: Table) -> list[list[str]]:
-    """Return the formatted cells of a table, row by row."""
+    """Return a table's formatted cells, row by row."""
     columns = []
     for place, name in enumerate(table.frame.columns):
         values, style = list(table.frame.iloc[:, place]), table.formats.get(name, "")
@@ -213,7 +213,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def kinds(table: Table) -> list[str]:
-    """Return the kind of each column: "number", "text", or "long" for text that may be wrapped."""
+    """Return each column's kind: "number", "text", or "long" for text that may be wrapped."""
     found = []
     for (_, values), *texts in zip(table.frame.items(), *cells(table), strict=True):
         is_text = any(isinstance(value, str) for value in values)
@@ -223,7 +223,7 @@ def kinds(table: Table) -> list[str]:
 
 
 def state(text: str) -> str:
-    """Return the CSS class of a cell with the state of an offset, or "" for any other cell."""
+    """Return a cell's CSS class: its text if that is an offset state such as "warn", else ""."""
     return text if text in ("saturated", "warn", "chance", "fine", "diverged") else ""
 
 
@@ -257,7 +257,7 @@ def markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape the characters of a text that Markdown would interpret as HTML."""
+    """Escape characters that Markdown would interpret as HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 

@@ -13,7 +13,7 @@ from cpc.results import Frame, Run
 
 
 def provenance_section(run: Run, words: Words) -> Section:
-    """Return the section with the command, environment, configuration and files of a run."""
+    """Return the section with a run's command, environment, configuration and files."""
     tables = [Table("Files of the run", file_frame(run.workdir, words.files))]
     if run.skipped:
         title = f"Skipped files ({len(run.skipped):,})"
@@ -24,7 +24,7 @@ def provenance_section(run: Run, words: Words) -> Section:
 def made_section(
     environment: Mapping[str, Any], config: Mapping[str, Any], more: Sequence[Table] = ()
 ) -> Section:
-    """Return a section with a command, and collapsed tables of its environment and config."""
+    """Return a section with a command and collapsed tables, such as its environment and config."""
     command = environment.get("command")
     command = " ".join(map(str, command)) if isinstance(command, list) else command
     details = []
@@ -39,7 +39,7 @@ def made_section(
     return Section("How it was made", sentences, details=[*details, *more])
 
 
-#: Descriptions of the files in a run directory, for all kinds of data.
+#: Descriptions of files that runs on any kind of data write, by file name.
 FILES = {
     "config.json": "the configuration of the run",
     "environment.json": "versions, devices, revision, command",
@@ -57,9 +57,9 @@ FILES = {
 
 
 def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
-    """Return a frame of the files in a run directory, with their sizes and descriptions.
+    """Return a frame with each file of a run directory, its size and its description.
 
-    The page and its figures are left out.
+    The page and its figures are left out. `own` adds descriptions to `FILES`.
     """
     meaning = FILES | dict(own)
     rows = [

@@ -1,4 +1,4 @@
-"""The page of a run, report.html, which can be written from its files at any time.
+"""A run's page, report.html, which can be written from the run's files at any time.
 
 Functions that draw return a list with one captioned figure, or [] if there is nothing to draw.
 """
@@ -46,12 +46,12 @@ LINES = (draw.INK, draw.GREEN, draw.ORANGE)
 
 
 def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMaker] = ()) -> Path:
-    """Write report.html and figures/*.png into a run directory, and return the path of the page.
+    """Write report.html and figures/*.png into a run directory, and return the page's path.
 
     Args:
         workdir: the run directory.
-        words: the nouns for the kind of data of the run.
-        sections: makers of further sections, which follow the scores on the page.
+        words: the nouns for the run's kind of data.
+        sections: functions that make further sections, which follow the scores on the page.
     """
     run = read_run(workdir)
     found = headlines(run.scores, words)
@@ -71,7 +71,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
 
 
 def subtitle(run: Run) -> str:
-    """Return the line under the title, with the data, revision and directory of the run."""
+    """Return the line under the title, with the run's data, revision and directory."""
     revision = str(run.environment.get("git_revision") or "")
     data = run.config.get("data")
     source = (data.get("source") or data.get("name")) if isinstance(data, dict) else data
@@ -85,7 +85,7 @@ def subtitle(run: Run) -> str:
 
 
 def bound_section(run: Run, words: Words) -> Section:
-    """Return the section with loss, log N - L and accuracy over the training and by offset."""
+    """Return the section with loss, log N - L and accuracy, by training step and by offset."""
     figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
     details = [
         table
@@ -96,7 +96,7 @@ def bound_section(run: Run, words: Words) -> Section:
 
 
 def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
-    """Split the rows of each rule by direction, and return the parts with their titles."""
+    """Split each titled frame by prediction direction, and return (title, rows) pairs."""
     return [
         (f"{rule}, {direction}" if direction else rule, part)
         for rule, rows in found.items()
@@ -105,7 +105,7 @@ def by_direction(found: Mapping[str, Frame]) -> list[tuple[str, Frame]]:
 
 
 def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps and values of a column averaged over offsets, without missing values."""
+    """Return the steps, and a column's mean over offsets at each, without missing values."""
     rows = rows if among is None else rows[rows.offset.isin([*among])]
     if key not in rows or not len(rows):
         return np.zeros(0), np.zeros(0)
@@ -114,7 +114,7 @@ def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np
 
 
 def curves_figure(run: Run) -> list[Figure]:
-    """Draw the mean loss over all offsets and the mean log N - L over the headline's offsets."""
+    """Draw the mean loss over all offsets, and the mean log N - L of the `headline_rows`."""
     strict = last_evaluation(run, strict=True)
     chosen = headline_rows(strict if strict.bound.notna().any() else last_evaluation(run)).offset
     train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
@@ -154,13 +154,13 @@ def curves_figure(run: Run) -> list[Figure]:
 
 
 def train_rows(run: Run) -> dict[str, Frame]:
-    """Return the training rows of `Run.offsets` by title of their rule, or {} without any."""
+    """Return {rule title: training rows of `Run.offsets`}, or {} if there are none."""
     train = run.offsets[run.offsets.split == "train"]
     return {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
 
 
 def ceilings(run: Run) -> dict[str, Frame]:
-    """Return the rows whose log N is drawn: training rows, and test rows of other rules."""
+    """Return rows with a log N to draw, by rule title: training, and tests by other rules."""
     found = train_rows(run)
     found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
     return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}
@@ -193,7 +193,7 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def last_rows(run: Run) -> dict[str, Frame]:
-    """Return the rows of the last evaluation by each rule, or else of the last training record."""
+    """Return each rule's rows at its last step, from training if there are no evaluations."""
     found = evaluations(run) or train_rows(run)
     return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
 
@@ -213,7 +213,7 @@ def draw_bound(axes: Axes, rows: Frame) -> None:
 
 
 def offset_table(rule: str, rows: Frame, words: Words) -> Table:
-    """Return a table with all numbers of an evaluation, one row per offset."""
+    """Return a table of all numbers of an evaluation, with one row per offset."""
     has_bound = rows.bound.notna()
     interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
     columns: dict[str, tuple[Any, Format]] = {
@@ -251,7 +251,7 @@ def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note:
 
 
 def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
-    """Return a table of log N - L within and between groups, or [] if it is not recorded."""
+    """Return [table of log N - L within and between groups], or [] if it is not recorded."""
     if "within" not in rows or not rows.within.notna().any():
         return []
     parts = {
@@ -324,7 +324,7 @@ def accuracy_figure(run: Run, words: Words) -> list[Figure]:
 
 
 def audit_section(run: Run) -> Section | None:
-    """Return the section with the audit of the negatives, or None if no audit is recorded."""
+    """Return the section that audits the negatives, or None if no audit is recorded."""
     if run.audit is None:
         return None
     rows = [
@@ -341,7 +341,7 @@ def audit_section(run: Run) -> Section | None:
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:
-    """Draw the standard deviation and the effective rank of z and c over the steps."""
+    """Draw the standard deviation and effective rank of z and c by training step."""
     names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
     test = run.metrics[run.metrics.split == "test"]
     if not names:

@@ -1,4 +1,4 @@
-"""The section of a run's page with figures of its scores, and the closing lines on the console."""
+"""The scores section of a run's page, and the lines that a run prints at its end."""
 
 import itertools
 import re
@@ -40,7 +40,7 @@ WIDTH = 100
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
-    """Return the lines of the table of tasks, wrapped to `WIDTH`, and of warnings about scores."""
+    """Return a table with a row per task, and warnings about scores, wrapped to `WIDTH`."""
     run = read_run(workdir)
     found = headlines(run.scores, words)
     if not found:
@@ -53,7 +53,7 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
 
 
 def scores_section(run: Run, words: Words) -> Section | None:
-    """Return the section with figures and a table of all scores, or None if there are no scores."""
+    """Return the section with all scores in figures and a table, or None if there are no scores."""
     last = last_scores(run.scores)
     if not len(last):
         return None
@@ -62,7 +62,7 @@ def scores_section(run: Run, words: Words) -> Section | None:
 
 
 def progress_figure(scores: Frame, words: Words) -> list[Figure]:
-    """Draw scores against the training step, if they were measured at several steps."""
+    """Draw the scores that were measured at several training steps against the step."""
     groups = metric_groups(scores, words, curves=False)
     found = {group: rows for group, rows in groups.items() if rows.step.nunique() > 1}
     if not found:
@@ -89,7 +89,7 @@ def progress_figure(scores: Frame, words: Words) -> list[Figure]:
 
 
 def curve_figures(scores: Frame, words: Words) -> list[Figure]:
-    """Draw learning curves, which are scores against the number of labels, one figure per task."""
+    """Draw learning curves (scores by number of labels), in one figure per task and metric."""
     caption = (
         "Scores of a probe on frozen features, or of the whole network, trained on this number of "
         f"labels, with 95 % intervals over {words.tested} if there are several. Pretraining pays "
@@ -126,7 +126,7 @@ def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words
 
 
 def file_name(*parts: str) -> str:
-    """Return a valid file name made from arbitrary texts.
+    """Make a valid file name from arbitrary texts.
 
     >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
     ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')

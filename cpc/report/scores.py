@@ -1,4 +1,4 @@
-"""Tables of a run's scores, and the groups, names and colors that tables and figures share."""
+"""Tables of a run's scores, and the groups, titles and colors that tables and figures share."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from cpc.results import (
     show_value,
 )
 
-#: Head of the column with the difference between the learned features and the best baseline.
+#: Column head for the difference between the learned features and the best baseline.
 DIFFERENCE = "CPC − best other"
 NOTE = f"Shares are in percent. {DIFFERENCE} has a 95 % interval; ↓ means that lower is better."
 #: Scores by (task, data, unit), in table order: baselines first, then learned features.
@@ -39,7 +39,7 @@ METHODS = {
 
 
 class Headline(NamedTuple):
-    """The main score of a task and the other scores of the task."""
+    """A task's main score, and its other scores."""
 
     title: str
     """The task and its data, with the unit, method or features if they are not the default."""
@@ -67,8 +67,8 @@ def score_groups(scores: Frame, words: Words) -> Groups:
 def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, ...], Frame]:
     """Group scores by task, data, unit and metric.
 
-    With `curves`, only scores of learning curves are returned; otherwise, only all other scores. A
-    learning curve has scores for several numbers of labels, each of which must be known.
+    If `curves` is true, the groups contain only the scores of learning curves. Otherwise they
+    contain only the other scores. A learning curve has scores for several known numbers of labels.
     """
     return {
         (*group, metric): part
@@ -86,10 +86,10 @@ def is_curve(rows: Frame) -> bool:
 
 
 def headlines(scores: Frame, words: Words) -> list[Headline]:
-    """Return the headline of each task at its last step.
+    """Return the main score of each task at its last step.
 
-    The headline is the score of a linear probe on the most important features, if it is recorded.
-    In a learning curve, it is the score with the fewest labels.
+    If it is recorded, this is the score of a linear probe on the most important features. In a
+    learning curve, it is the score with the fewest labels.
     """
     groups, found = score_groups(last_scores(scores), words), []
     tasks = [(task, data) for task, data, _ in groups]
@@ -121,7 +121,7 @@ def headlines(scores: Frame, words: Words) -> list[Headline]:
 
 
 def task_title(score: Row) -> str:
-    """Return the title of a task, which includes the metric unless the metric is accuracy.
+    """Return a score's task in words, with its metric unless that is accuracy.
 
     >>> from cpc.results import Score
     >>> score = Score("ABX", "voices", "phone pair", "c", "cosine", "ABX error", 0.1)
@@ -137,8 +137,8 @@ def task_title(score: Row) -> str:
 def score_table(found: Sequence[Headline], words: Words) -> Table:
     """Return a table with one row per task.
 
-    The columns are chance, the baselines, the untrained network, CPC, and the difference between
-    CPC and the best other score by the same method.
+    The columns are chance, baselines, untrained network, CPC, and CPC's difference from the best
+    other score by the same method.
     """
     lines = []
     for title, ours, same_probe, _ in found:
@@ -162,7 +162,7 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
 
 
 def arrow(score: Row, words: Words) -> str:
-    """Return a down arrow if lower values of a score are better, or "" if not."""
+    """Return a down arrow if lower scores are better, or "" otherwise."""
     return "" if score.higher_is_better or score.task in words.unranked else "\xa0↓"
 
 
@@ -183,7 +183,7 @@ def all_scores(scores: Frame, words: Words) -> Table:
 
 
 def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table after wrapping its first column and the heads of narrow columns.
+    """Wrap a table's first column and the heads of its narrow columns, and yield its lines.
 
     >>> list(wrap_rows([("task", "mean of words"), ("phones of many voices", "73.1")], 29))
     [('task', 'mean of'), ('', 'words'), ('phones of many', '73.1'), ('  voices', '')]
@@ -202,56 +202,56 @@ def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, 
 
 
 def one_probe(row: Row) -> tuple:
-    """Return a key that is equal for scores of the same probe on different features."""
+    """Return a key that the scores of one probe on different features share."""
     return row.task, row.data, row.unit, row.method, row.metric, str(row.num_train)
 
 
 def short_title(features: str, words: Words) -> str:
-    """Return the column head of features in `score_table`."""
+    """Return the column head in `score_table` for features such as "c" or "random c"."""
     if features.startswith("random "):
         return "untrained"
     return "CPC" if features in words.features else feature_title(features, words)
 
 
 def feature_title(name: str, words: Words) -> str:
-    """Return the title of features, such as "CPC, c" or "untrained, c"."""
+    """Return a title for features, such as "CPC, c" for "c" or "untrained, c" for "random c"."""
     if name.startswith("random"):
         return f"untrained{name.removeprefix('random').replace(' ', ', ', 1)}"
     return f"CPC, {name}" if name in words.features else words.titles.get(name, name)
 
 
 def feature_order(name: str, words: Words) -> tuple[int, str]:
-    """Return the sort key of features in a table: untrained, baselines, learned, others."""
+    """Return a key that sorts features: untrained, baselines, learned, others."""
     learned = {feature: 2 + n for n, feature in enumerate(sorted(words.features, reverse=True))}
     place = 0 if name.startswith("random") else 1 if name in words.baselines else 9
     return learned.get(name, place), name
 
 
 def row_title(features: str, method: str, words: Words) -> str:
-    """Return the title of features and a method. A linear probe is not mentioned."""
+    """Return a title for features and a method. Linear probes are not mentioned."""
     how = {"linear": "", "hidden": ", hidden", "knn": ", kNN"}.get(method, f", {method}")
     return feature_title(features, words) + ("" if features == "supervised" else how)
 
 
 def group_title(task: str, data: str, unit: str) -> str:
-    """Return the title of the panel with the scores of a task."""
+    """Return the title of a panel with a task's scores."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"
 
 
 def color_of(features: str, words: Words) -> str:
-    """Return the color of features, which is the same in all figures."""
+    """Return the color that represents features in all figures."""
     if features.startswith("random"):
         return GRAY
     return ORANGE if features in words.baselines else {"z": GREEN, "c": BLUE}.get(features, INK)
 
 
 def value_axis(values: Any, metric: str) -> Any:
-    """Return values in the unit of an axis: fractions are converted to percent."""
+    """Return a metric's values in the unit of its axis. Fractions are converted to percent."""
     return 100 * values if in_percent(metric) else values
 
 
 def metric_title(metric: str) -> str:
-    """Return the axis label of a metric.
+    """Return a metric's axis label.
 
     >>> metric_title("accuracy"), metric_title("nats")
     ('accuracy, percent', 'nats')
@@ -260,7 +260,7 @@ def metric_title(metric: str) -> str:
 
 
 def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
-    """Format a difference with its interval. Rates and accuracies are in percentage points.
+    """Format a difference with its interval. For rates and accuracies, use percentage points.
 
     >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
     '+1.2 (−0.4 to +3.0)'

@@ -1,4 +1,4 @@
-"""Sentences on a run's page that explain its first table and its curves, or warn of problems."""
+"""Sentences that explain the first table and the curves of a run's page, or warn of problems."""
 
 import math
 from collections import Counter
@@ -21,11 +21,11 @@ from cpc.results import (
     with_unit,
 )
 
-#: Minimum loss to report without an interval, as a fraction of the untrained network's score.
+#: Minimum worsening to report without an interval, relative to the untrained network's score.
 MIN_HARM = 0.01
-#: Phrases for the properties that are recorded for a loss without log N - L.
+#: Phrases for metrics that are recorded for a loss without log N - L, by metric name.
 OPTIMA = {"optimum": "its optimal score is", "posterior": "posterior:"}
-#: Warnings by state of offsets. The fields are the offsets and the rule.
+#: Warnings by offset state. The fields are the offsets and the negative sampling rule.
 STATES = {
     "saturated": "Saturated at k = {} ({}): the number is the ceiling log N, not the information. "
     "To measure more, use more negatives.",
@@ -86,7 +86,7 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def bound_sentences(run: Run, words: Words) -> list[str]:
-    """Return a sentence on log N - L, and on the accuracy if the loss has no log N - L."""
+    """Return a sentence on log N - L or, if the loss has none, on the accuracy."""
     found, rows, sentences = information(run), last_evaluation(run), []
     if found is not None:
         own = headline_rows(last_evaluation(run, strict=found.method == "bound"))
@@ -111,7 +111,7 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
 
 
 def progress_sentence(run: Run) -> str:
-    """Return a sentence with the number of training steps, the time and the devices."""
+    """Return a sentence with the training steps, time and devices."""
     if not len(run.train):
         return "No training step is recorded yet."
     seconds, devices = last_known(run.train, "seconds"), run.environment.get("devices")
@@ -122,7 +122,7 @@ def progress_sentence(run: Run) -> str:
 
 
 def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
-    """Return a warning, with advice, that lists the tasks for which training was harmful."""
+    """Return a warning with advice if training made the features worse for some tasks."""
     harmed = []
     for title, ours, same_probe, _ in found:
         if not (untrained := same_probe.get(f"random {ours.features}")):
@@ -152,7 +152,7 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
 
 
 def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
-    """Return a sentence that lists probes outside the first table by which a baseline beats CPC."""
+    """Return a warning if a baseline beats CPC by probes that are not in the first table."""
     lost: dict[tuple[str, str], str] = {}
     for title, ours, _, by_probe in found:
         for (method, metric), scores in by_probe.items():
@@ -172,7 +172,7 @@ def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 
 
 def collapse_sentences(run: Run) -> list[str]:
-    """Return a warning for each representation that has collapsed."""
+    """Return a warning for each representation, z or c, that has collapsed."""
     test, sentences = run.metrics[run.metrics.split == "test"], []
     for name in ("z", "c"):
         std, rank = (last_known(test, f"{key}_{name}") for key in ("std", "rank"))
@@ -183,7 +183,7 @@ def collapse_sentences(run: Run) -> list[str]:
 
 
 def state_sentences(run: Run) -> list[str]:
-    """Return a warning for each state of offsets whose log N - L cannot be trusted."""
+    """Return warnings about offsets whose log N - L cannot be trusted, one per state and rule."""
     strict = last_evaluation(run, strict=True)
     rows = strict if len(strict) else last_evaluation(run)
     # An infinite loss is recorded as missing.
@@ -196,7 +196,7 @@ def state_sentences(run: Run) -> list[str]:
 
 
 def truth_sentences(run: Run) -> list[str]:
-    """Return a sentence that compares the bound with the exact information, if that is known."""
+    """Return a sentence that compares the bound with the exact mutual information, if known."""
     if run.truth is None:
         return []
     found = last_evaluation(run, strict=True).merge(run.truth, on="offset").dropna(subset="bound")

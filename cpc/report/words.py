@@ -1,11 +1,11 @@
-"""The words with which pages refer to data of different kinds."""
+"""The nouns and titles with which pages describe different kinds of data."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Words(NamedTuple):
-    """The words with which a page refers to one kind of data."""
+    """The nouns, titles and notes with which pages describe one kind of data."""
 
     examples: str = "examples"
     """Noun for the training examples, such as "recordings"."""

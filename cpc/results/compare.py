@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     high: float
     """Upper end of the interval. Both ends are NaN if there is no interval."""
     p_value: float = math.nan
-    """P-value of McNemar's exact test for scores with one answer per item; otherwise NaN."""
+    """P-value of McNemar's exact test. NaN except for scores with one answer per item."""
     paired: str = ""
     """How the scores were paired: "items", "seeds", "seeds and items", or "" if not paired."""
 
@@ -45,18 +45,18 @@ UNKNOWN = Difference(math.nan, math.nan, math.nan)
 def paired_difference(
     ours: Any, theirs: Any, *, num_resamples: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Return the difference between two accuracies on the same test items, ours minus theirs.
+    """Return the accuracy of `ours` minus that of `theirs`, two models' results on the same items.
 
-    Items on which both sides agree cancel, so the interval is narrower than the two separate
+    Items on which both models agree cancel, so the interval is narrower than the two separate
     intervals suggest. It is a percentile bootstrap over items: each item contributes -1, 0 or 1, so
-    a resample is a draw from a multinomial distribution. The p-value is that of McNemar's exact
-    test (1947), whose null hypothesis is that either side is equally often right on the items where
-    they differ. If the test does not reject that hypothesis, the interval is extended to contain
-    zero. If all items contribute the same value, the ends are exact (Clopper and Pearson, 1934).
-    For a single item, the ends are NaN.
+    a resample is a draw from a multinomial distribution. The p-value is from McNemar's exact test
+    (1947). Its null hypothesis is that either model is equally often right on the items where they
+    differ. If the test does not reject this hypothesis, the interval is extended to contain zero.
+    If all items contribute the same value, the ends are exact (Clopper and Pearson, 1934). For a
+    single item, the ends are NaN.
 
     Args:
-        ours, theirs: (m,) booleans, whether the answer to each item is right.
+        ours, theirs: (m,) booleans that are true if the model answers the item correctly.
         num_resamples, seed: number of bootstrap resamples, and seed of their random numbers.
 
     >>> ours, theirs = np.array([True] * 8 + [False] * 2), np.array([True] * 3 + [False] * 7)
@@ -93,17 +93,17 @@ def paired_difference(
 
 
 def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield resampled item indices (rows, count), in chunks that bound the use of memory."""
+    """Yield chunks of bootstrap resamples, as item indices (resamples, count), to save memory."""
     rng, rows = np.random.default_rng(seed), max(1, 2_000_000 // count)
     for start in range(0, num_resamples, rows):
         yield rng.integers(count, size=(min(rows, num_resamples - start), count))
 
 
 def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
-    """Return the difference between two scores on the same items, ours minus theirs.
+    """Return the score with outcomes `ours` minus the score with `theirs`, on the same items.
 
-    The interval is a percentile bootstrap over items, widened by `as_student`. Its ends are NaN if
-    fewer than two items have positive counts on both sides.
+    The interval is a percentile bootstrap over items, widened by `as_student`. If fewer than two
+    items have positive counts in both scores, the ends are NaN.
     """
     value = mean_outcome(ours) - mean_outcome(theirs)
     num_counted = int(np.sum((ours.counts > 0) & (theirs.counts > 0)))
@@ -123,7 +123,7 @@ def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
 def as_student(
     value: float | int, low: float | int, high: float | int, num_items: int
 ) -> tuple[float, float]:
-    """Widen a bootstrap interval of level `LEVEL` to correct its narrowness bias for few items.
+    """Widen a bootstrap interval at level `LEVEL`, because it is too narrow for few items.
 
     For n items, the bootstrap distribution has only (n - 1) / n of the unbiased variance, and the
     tails of a normal distribution instead of Student's. Both make the percentile interval too
@@ -142,7 +142,7 @@ def as_student(
 
 
 def difference(ours: Row, theirs: Row) -> Difference:
-    """Return ours minus theirs for two scores. They are paired if they have the same test items."""
+    """Return score `ours` minus score `theirs`, paired if both have the same test items."""
     a, b = ours.outcomes, theirs.outcomes
     if a is not None and b is not None and a.items and a.items == b.items:
         is_single = (a.counts == 1).all() and (b.counts == 1).all()
@@ -172,7 +172,7 @@ def independent_difference(a: Difference, b: Difference) -> Difference:
 
 
 def over_seeds(values: Sequence[float | int]) -> Difference:
-    """Return the mean and Student's t-interval of measurements with different seeds.
+    """Return the mean of measurements with different seeds, with Student's t-interval.
 
     The interval is mean +- t(0.975, n - 1) s / sqrt(n), where n is the number of measurements, s
     their standard deviation, and t a quantile of Student's distribution: 4.3027 for n = 3.
@@ -195,8 +195,8 @@ def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
 
     The interval is mean -+ sqrt(s^2 + u^2), where s is the half-width of the interval from
     `over_seeds`, and u is the mean half-width of the estimates' intervals over test items. All
-    seeds share their test items, so u does not shrink with the number of seeds. The ends are NaN if
-    an estimate has no interval.
+    seeds share their test items, so u does not shrink with the number of seeds. If an estimate has
+    no interval, the ends are NaN.
 
     >>> one = Difference(0.5, 0.46, 0.54, paired="items")
     >>> over_seeds_and_items([one, one])
@@ -270,11 +270,12 @@ def settings(cells: Sequence[Cell]) -> Frame:
 
 
 def information(run: Run, among: Collection[int] | None = None) -> Score | None:
-    """Return log N - L of the last evaluation as a score in nats, averaged over offsets.
+    """Return the last evaluation's log N - L as a score in nats, averaged over offsets.
 
     The offsets are those of `headline_rows`. If some of them are in `among`, only these are
-    averaged. The strict bound is preferred if it was recorded. The score's method is "bound" or
-    "estimate", and its setting lists the offsets. Returns None if no log N - L was recorded.
+    averaged. If an evaluation has a log N - L that is a bound, it is preferred. The score's method
+    is "bound" or "estimate", and its setting lists the offsets. If no log N - L was recorded, the
+    result is None.
     """
     for strict in (True, False):
         rows = last_evaluation(run, strict)
@@ -292,7 +293,7 @@ def information(run: Run, among: Collection[int] | None = None) -> Score | None:
 
 
 def shared_headline(runs: Iterable[Run]) -> set[int] | None:
-    """Return the offsets that all runs have in their `headline_rows`, or None if there are none."""
+    """Return the offsets that the `headline_rows` of all runs share, or None if none is shared."""
     found = [last_evaluation(run, strict=True) for run in runs]
     found = [{*headline_rows(rows).offset} for rows in found if rows.bound.notna().any()]
     return (set.intersection(*found) if found else set()) or None
@@ -311,10 +312,10 @@ COLUMNS = (
 def compare(cells: Sequence[Cell]) -> Frame:
     """Return a frame with the scores of cells and their differences from two baselines.
 
-    The frame has one row per cell and question, and the columns `COLUMNS`. Values and intervals are
-    from `mean_over_seeds`, and by_seed lists the value of each seed. The function `lead` computes
-    one difference from the same network before training, and one from the first cell. Only runs
-    that have reached their last step are used. If a cell has no such run, the row contains the
+    The frame has the columns `COLUMNS`, and one row per cell and question (measured quantity).
+    Values and intervals are from `mean_over_seeds`, and by_seed lists each seed's value. `lead`
+    computes the differences from the same network before training and from the first cell. Only
+    runs that have reached their last step are used. If a cell has no such run, the row contains the
     latest scores without differences. log N - L is averaged over the offsets of `shared_headline`.
     """
     import pandas as pd
@@ -352,9 +353,9 @@ def _summarize(name: str, scores: Sequence[Row], over: Sequence[Difference | Non
 
 
 def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
-    """Yield each score with its question. For a learning curve, this includes the label share.
+    """Yield each score with its question: the `QUESTION` fields and, in learning curves, the share.
 
-    The share is used because the number of labels in a share may differ between seeds.
+    The share of labels is used because the number of labels in it may differ between seeds.
     """
     groups: dict[tuple, list[Row]] = {}
     for score in scores:
@@ -366,9 +367,9 @@ def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
 
 
 def mean_over_seeds(scores: Sequence[Row]) -> Difference:
-    """Return the mean of a score over seeds, with an interval clipped to the range of the metric.
+    """Return a score's mean over seeds, with an interval clipped to the metric's range.
 
-    The interval comes from `over_seeds_and_items`, or from `over_seeds` if no score has one.
+    `over_seeds_and_items` makes the interval. If no score has an interval, `over_seeds` does.
     """
     found = [_interval(score) for score in scores]
     if all(math.isnan(one.low) for one in found):
@@ -384,12 +385,12 @@ def mean_over_seeds(scores: Sequence[Row]) -> Difference:
 
 
 def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
-    """Return the mean difference between two sets of scores by seed, ours minus theirs.
+    """Return the mean of `ours` minus `theirs`, two mappings from seeds to scores.
 
     The `difference` of each shared seed is averaged by `over_seeds_and_items`, or by `over_seeds`
-    if a difference has no interval. If fewer than two seeds are shared but a side has several, the
-    means of both sides are compared as independent estimates, because a single seed does not show
-    the variance over seeds. Returns None if a side has no scores.
+    if a difference has no interval. If fewer than two seeds are shared but one mapping has several,
+    the two means are compared as independent estimates, because a single seed does not show the
+    variance over seeds. If one mapping is empty, the result is None.
     """
     if not ours or not theirs:
         return None

@@ -29,7 +29,7 @@ class Run(NamedTuple):
     scores: Frame
     """The scores of the run, as returned by `score_frame`."""
     audit: dict[str, Any] | None
-    """The audit of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
+    """Statistics of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     truth: Frame | None
     """The exact mutual_information at each offset, if it is known."""
     skipped: list[str]
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in the config, or else the name of the directory."""
+        """The name in the config. If it has none, the directory name."""
         return str(self.config.get("name") or self.workdir.resolve().name)
 
     @property
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     @property
     def num_steps(self) -> int | None:
-        """The number of training steps, from the config or from the records; None if unknown."""
+        """The planned number of training steps, or None if it is not in the config or records."""
         known = self.train.get("num_steps", [])
         wanted = self.config.get("num_steps", *list(known)[-1:])
         return int(wanted) if isinstance(wanted, int | float) and wanted == wanted else None
@@ -101,7 +101,7 @@ def read_run(workdir: str | Path) -> Run:
 def _missing_records(workdir: Path) -> list[str]:
     """Return a sentence if metrics.jsonl has lost records or its last line is incomplete.
 
-    Records are lost if the file has fewer than the newest checkpoint counted. An incomplete last
+    Records are lost if the newest checkpoint has counted more than the file has. An incomplete last
     line is reported only if a page exists, because the run has then ended and will not repair it.
     """
     path = workdir / "metrics.jsonl"
@@ -123,13 +123,13 @@ def _missing_records(workdir: Path) -> list[str]:
 
 
 def last_known(rows: Frame, key: str) -> float:
-    """Return the last value of a column that is not missing, or NaN if all values are missing."""
+    """Return a column's last non-missing value, or NaN if all values are missing."""
     known = rows[key].dropna().tolist() if key in rows else []
     return float(known[-1]) if known else math.nan
 
 
 def last_scores(frame: Frame) -> Frame:
-    """Return the scores of each task and data set at the last step at which they were measured."""
+    """Return each task and data set's scores at the last step at which they were measured."""
     if not len(frame):
         return frame
     last = frame.groupby(["task", "data"], sort=False)["step"].transform("max")
@@ -137,7 +137,7 @@ def last_scores(frame: Frame) -> Frame:
 
 
 def is_last(run: Run, steps: Any) -> Any:
-    """Return whether steps are the last step of a run, or True if the run did not train."""
+    """Return whether each step is the run's last, or True if the run did not train."""
     known = run.num_steps if len(run.train) else None
     return (steps == known) | (known is None)
 
@@ -148,9 +148,9 @@ def at_end(run: Run, rows: Frame) -> Frame:
 
 
 def evaluations(run: Run) -> dict[str, Frame]:
-    """Return the test rows of `Run.offsets` by title of their rule, the training rule first.
+    """Return the test rows of `Run.offsets` by negative sampling rule, the training's rule first.
 
-    The rows of the strict evaluation have a separate title if another evaluation has the same rule.
+    Keys are rule titles. If the strict evaluation shares a rule, ", strict" is added to its title.
     """
     test = run.offsets[run.offsets.split == "test"]
     plain, found = set(test.rule[test.series == ""]), {}
@@ -169,10 +169,10 @@ def headline_mask(
 ) -> np.ndarray:
     """Return a mask of the offsets that a mean of log N - L should include.
 
-    Saturated offsets are excluded, because their log N - L is only the ceiling log N. Offsets at
-    which the context has seen a part of the target's input (`shared` above 0) are excluded, because
-    log N - L then measures that part. If this excludes all offsets with a known value, only the
-    furthest of them is included.
+    Saturated offsets are excluded, because their log N - L is only the ceiling log N. Offsets with
+    `shared` above 0 are excluded, because the context has seen a part of the target's input and
+    log N - L measures that part. If this excludes all offsets with a known value, only the furthest
+    of them is included.
 
     >>> headline_mask([1, 2, 3], [4.0, 3.0, 2.0], ["saturated", "warn", "fine"], [0.5, 0.1, 0])
     array([False, False,  True])
@@ -187,7 +187,7 @@ def headline_mask(
 
 
 def headline_rows(rows: Frame) -> Frame:
-    """Return the rows of an evaluation that `headline_mask` includes in its mean."""
+    """Return the rows of an evaluation at the offsets that `headline_mask` includes."""
     import pandas as pd
 
     shared = pd.to_numeric(rows.shared, errors="coerce") if "shared" in rows else None
@@ -216,9 +216,9 @@ def rule_title(rule: str) -> str:
 
 
 def last_evaluation(run: Run, strict: bool = False) -> Frame:
-    """Return the rows of the last evaluation by the training rule.
+    """Return the `Run.offsets` rows of the last evaluation with the training's negative sampling.
 
-    With `strict`, return the rows of the last evaluation whose log N - L is a bound instead.
+    If `strict` is true, the last evaluation whose log N - L is a bound is used instead.
     """
     found = list(evaluations(run).values())
     found = [rows for rows in found if rows.is_bound.all()][-1:] if strict else found[:1]
@@ -227,7 +227,7 @@ def last_evaluation(run: Run, strict: bool = False) -> Frame:
 
 
 def training_rule(run: Run) -> str:
-    """Return the negative sampling rule of the training, or "" if it is not recorded."""
+    """Return the training's negative sampling rule, or "" if it is not recorded."""
     return str(run.train.rule.iloc[-1]) if len(run.train) else ""
 
 

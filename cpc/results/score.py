@@ -29,14 +29,14 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Outcomes:
-    """The contributions of test items to a score, from which paired differences are computed.
+    """Each test item's contribution to a score, for computing paired differences.
 
     The score is `sums.sum() / counts.sum()`. Items should be independent, such as images, or
     utterances with all of their frames.
     """
 
     def __init__(self, sums: Any, counts: Any = None, items: str = "") -> None:
-        """Store the sums and counts of each item.
+        """Store each item's sum and count.
 
         Args:
             sums: (items,) such as correct frames, wrong words, or booleans for one answer per item.
@@ -54,7 +54,7 @@ class Outcomes:
 
 
 class Score(NamedTuple):
-    """One measured number of a run. The value must be finite; omit a score that is not."""
+    """One measured number of a run. The value must be finite: omit NaN and infinite scores."""
 
     task: str
     """Name of the task, such as "phones"."""
@@ -63,18 +63,18 @@ class Score(NamedTuple):
     unit: str
     """The counted items, such as "frame", "utterance" or "image"."""
     features: str
-    """Such as "c", "z", "mfcc", "random c" (from an untrained network) or "supervised"."""
+    """Tested features, such as "c", "z", "mfcc", "random c" (untrained) or "supervised"."""
     method: str
-    """Such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
+    """Probe or training method, such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
     metric: str
-    """Such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
+    """Metric or unit, such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
     value: float
     """Accuracies and rates are between 0 and 1. Other values have the unit of the metric."""
     low: float | None = None
     """Lower end of the 95 % interval; `high` is the upper end."""
     high: float | None = None
     chance: float | None = None
-    """Score of guessing, such as always predicting the most frequent class; None if undefined."""
+    """Score of guessing, such as always the most frequent class. None if it is undefined."""
     higher_is_better: bool = True
     seed: int = 0
     step: int = 0
@@ -86,7 +86,7 @@ class Score(NamedTuple):
     outcomes: Outcomes | None = None
 
 
-#: Fields that identify the measured quantity; with the last three, `IDENTITY`, a score in a run.
+#: `QUESTION` identifies the measured quantity, and `IDENTITY` a score within a run.
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
@@ -111,12 +111,12 @@ def check_score(score: Score) -> Score:
 
 
 def identity(score: Score) -> tuple:
-    """Return the key that identifies a score in its run: `IDENTITY` and the share of labels."""
+    """Return the key that identifies a score in its run: its `IDENTITY` fields and label share."""
     return (*(getattr(score, name) for name in IDENTITY), label_fraction(score))
 
 
 def label_fraction(score: Row) -> str:
-    """Return the share of labels named in a score's setting, or "" if none is named.
+    """Return the label share at the end of a score's setting, or "" if it names none.
 
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
     >>> settings = "10 min", "l2 0.01", "l2 1, 2 % of the labels"
@@ -150,12 +150,12 @@ def digest(*parts: Any) -> str:
 
 
 def mean_outcome(outcomes: Outcomes) -> float:
-    """Return the value of the score with these outcomes."""
+    """Return the score's value: the total sum divided by the total count."""
     return float(outcomes.sums.sum() / outcomes.counts.sum())
 
 
 def in_percent(metric: str) -> bool:
-    """Return whether a metric is a fraction, whose values are shown in percent.
+    """Return whether a metric is a fraction and is therefore shown in percent.
 
     >>> in_percent("top-5 accuracy"), in_percent("phone error rate"), in_percent("nats")
     (True, True, False)
@@ -195,7 +195,7 @@ def with_unit(value: float | int, metric: str) -> str:
 
 
 def name_of(score: Score) -> str:
-    """Return the name under which a score is recorded in the metrics of a run.
+    """Return the name under which metrics.jsonl records a score.
 
     >>> name_of(Score("classes", "imagenette/160px", "image", "z", "knn", "accuracy", 0.5))
     'classes/imagenette%2F160px/z/knn/image'
@@ -207,7 +207,7 @@ def name_of(score: Score) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of an aligned table. Columns that are empty below their head are dropped.
+    """Return the lines of an aligned table, without columns that are empty below their head.
 
     >>> text_table([("task", "%", "seed"), ("phones", "73.1", "")])
     ['task    %', 'phones  73.1']
@@ -218,7 +218,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def score_cells(scores: Iterable[Row]) -> list[dict[str, str]]:
-    """Return the cells of a score table by column. A missing number becomes ""."""
+    """Return a dict per score that maps table columns to cell texts. Missing numbers become ""."""
     lines = []
     for score in scores:
         ends = [show_value(end, score.metric) for end in (score.low, score.high)]
@@ -252,8 +252,8 @@ def print_scores(scores: Iterable[Score]) -> None:
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
     """Add scores to a run directory, replacing earlier scores with the same `answer`.
 
-    The points of a learning curve replace the whole earlier curve unless their settings name their
-    share of the labels ("5 % of the labels", "10 min").
+    New points of a learning curve replace the whole earlier curve, unless their settings name a
+    label share ("5 % of the labels", "10 min").
 
     Values, intervals and settings are written to scores.json, and outcomes of test items to
     scores.npz. A damaged scores.json is renamed before the new file is written.

@@ -1,8 +1,8 @@
 """Checkpoints that are saved asynchronously and verified with checksums.
 
-The newest two checkpoints and the best are kept. Only this module imports orbax. Orbax commits a
-save by renaming its directory, so interrupted saves are never listed. It does not detect flipped
-bits, so this module adds checksums.
+The newest two checkpoints and the one with the lowest metric are kept. Only this module imports
+orbax. Orbax commits a save by renaming its directory, so interrupted saves are never listed. It
+does not detect flipped bits, so this module adds checksums.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from cpc.train.distributed import await_verdict
 from cpc.train.step import named_leaves
 from cpc.types import PyTree, UserError
 
-#: File in a checkpoint's directory that contains its metric, if evaluated after it was saved.
+#: File in a checkpoint's directory with a metric that was measured after the checkpoint was saved.
 LATE_METRIC = "late-metric.json"
-#: File next to the checkpoints that contains the step whose evaluation was interrupted.
+#: File next to the checkpoints with the step whose evaluation was interrupted.
 PENDING_EVAL = "owed-evaluation"
 #: Metrics of evaluated checkpoints by step. Lower is better.
 Metrics: TypeAlias = dict[int, float]
@@ -43,7 +43,7 @@ class NewestAndBest(ocp.checkpoint_managers.preservation_policy.PreservationPoli
     metrics: Metrics
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Return whether to keep each of the checkpoints, which are sorted from old to new."""
+        """Return whether to keep each checkpoint, given the checkpoints from old to new."""
         preserved = _select_preserved([one.step for one in checkpoints], self.metrics)
         return [one.step in preserved for one in checkpoints]
 
@@ -65,7 +65,7 @@ class Checkpoints:
 
     @property
     def pending_evaluation(self) -> int | None:
-        """Step whose evaluation a signal interrupted, or None. A resumed run evaluates it again."""
+        """Step whose evaluation a signal interrupted, or None. A resumed run repeats it."""
         with contextlib.suppress(OSError, ValueError):
             return int(read_text(self.directory / PENDING_EVAL))
         return None
@@ -82,10 +82,10 @@ class Checkpoints:
     ) -> None:
         """Save a state in the background.
 
-        The state has been copied when this method returns, so it may be donated. The checkpoint
-        with the lowest `metric` is kept as the best. Nothing is saved if `step` is not larger than
-        the latest saved step. If it equals that step, `metric` is added to the existing checkpoint
-        unless the checkpoint already has a metric.
+        When this method returns, the state has been copied and may be donated. The checkpoint with
+        the lowest `metric` is kept as the best. If `step` is not larger than the latest saved step,
+        nothing is saved. If it equals that step and the existing checkpoint has no metric, `metric`
+        is added to the checkpoint.
 
         Raises:
             UserError: this or the previous save failed, for example because the disk is full.
@@ -128,7 +128,7 @@ class Checkpoints:
                 self._manager.delete(other)
 
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
-        """Restore the newest undamaged checkpoint with the structure and shardings of `target`.
+        """Restore the newest undamaged checkpoint, with the structure and shardings of `target`.
 
         Damaged checkpoints are reported and renamed, and the checkpoint before them is restored.
 
@@ -136,8 +136,8 @@ class Checkpoints:
             (state, metadata), or None if there are no checkpoints.
 
         Raises:
-            UserError: all checkpoints are damaged, or the structure of `target` differs from that
-                of the checkpoint. The error names the first path that differs.
+            UserError: all checkpoints are damaged, or `target` and the checkpoint differ in
+                structure. The error names the first leaf that differs.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         damaged = []
@@ -152,7 +152,7 @@ class Checkpoints:
         return None
 
     def is_preempted(self, step: int) -> bool:
-        """Return whether all processes agreed to stop at this step, after one received SIGTERM."""
+        """Return whether all processes stop at this step because one received SIGTERM."""
         return jax.process_count() > 1 and self._manager.reached_preemption(step)
 
     def wait(self) -> None:
@@ -220,10 +220,10 @@ class Checkpoints:
 def open_checkpoints(
     directory: str | os.PathLike[str], log: Callable[[str], None] = print
 ) -> Checkpoints:
-    """Open a directory of checkpoints, and create the directory if it does not exist.
+    """Open a checkpoint directory, and create it if it does not exist.
 
     The newest two checkpoints and the one with the lowest metric are kept. `log` receives one
-    sentence per damaged checkpoint. Log messages of orbax are silenced for the whole process.
+    sentence per damaged checkpoint. Orbax log messages are silenced for the whole process.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()  # orbax rejects relative paths only when saving
@@ -246,16 +246,17 @@ def restore_params(
     step: int | Literal["best"] | None = None,
     log: Callable[[str], None] = print,
 ) -> tuple[dict[str, PyTree], dict[str, Any], int]:
-    """Restore the parameters of a checkpoint as NumPy arrays, without the optimizer state.
+    """Restore a checkpoint's parameters as NumPy arrays, without the optimizer state.
 
     Args:
-        directory: the directory with the checkpoints of a run.
+        directory: a run's checkpoint directory.
         step: a step, "best" for the checkpoint with the lowest metric, or None for the newest
             undamaged checkpoint.
         log: a function that receives one sentence per damaged checkpoint that is skipped.
 
     Returns:
-        ({"params": ..., "extra": ..., "ema": ...}, metadata, step). The trees are nested dicts.
+        (trees, metadata, step), where trees is {"params": ..., "extra": ..., "ema": ...}. Each tree
+        is a nested dict.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
@@ -279,17 +280,13 @@ def restore_params(
 
 
 def read_metadata(directory: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
-    """Return the metadata of undamaged checkpoints by step, newest first."""
+    """Return each undamaged checkpoint's metadata by step, newest first."""
     metas = _read_metas(pathlib.Path(directory).absolute())
     return {step: meta["metadata"] for step, meta in metas.items()}
 
 
 def best_step(directory: str | os.PathLike[str]) -> int:
-    """Return the step of the checkpoint with the lowest metric.
-
-    Raises:
-        UserError: no checkpoint has a metric.
-    """
+    """Return the step with the lowest metric. Raises UserError if no checkpoint has a metric."""
     path = pathlib.Path(directory).absolute()
     best = _lowest(_read_metrics(path))
     if best is None:

@@ -24,7 +24,7 @@ from cpc.types import PyTree, UserError
 LOST = 3
 #: Time without messages after which a machine counts as lost.
 SILENCE_SECONDS = 30.0
-#: Time that an error waits, so that the watchdog can report a lost process as its cause.
+#: Time that an error is delayed, so that the watchdog can report a lost process as its cause.
 VERDICT_SECONDS = 5.0
 VARIABLES = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
 
@@ -39,7 +39,7 @@ class Cluster(NamedTuple):
 
 
 class _Watchdog:
-    """A child process that runs `watch.py`, and the state that this process reports to it."""
+    """A child process that runs `watch.py`, and the progress that this process reports to it."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
         """Start the watchdog, wait for all processes, and redirect C++ messages to a file."""
@@ -97,7 +97,7 @@ _watchdogs: list[_Watchdog] = []
 
 
 def find_cluster() -> Cluster | None:
-    """Return the cluster of this process, or None for a single process.
+    """Return the cluster that this process belongs to, or None if the run has a single process.
 
     A cluster is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or
     detected by JAX, which supports Slurm, Open MPI, TPU pods and Kubernetes.
@@ -150,15 +150,15 @@ def join_processes(
 ) -> None:
     """Join the other processes of a run, if any. Call this before any other use of JAX.
 
-    From then on, all processes end with an error message and status 3 if one of them ends, hangs,
-    has another identity, or is on a machine that sends nothing for 30 s. C++ messages are written
-    to a file, which the error message names unless the file is empty.
+    From then on, if a process ends, hangs, has another identity, or is on a machine that sends
+    nothing for 30 s, all processes end with an error message and status 3. C++ messages are written
+    to a file. Unless it is empty, the error message names it.
 
     Args:
         join_seconds: time limit for all processes to start.
         hang_seconds: time after which a process counts as hung. If ten times the longest step is
             longer, that time is used.
-        identify: returns values that must be equal in all processes, such as the config.
+        identify: returns the identity, values such as the config that all processes must share.
     """
     cluster = find_cluster()
     if cluster is None or _watchdogs:
@@ -185,10 +185,10 @@ def join_processes(
 
 
 def report_step(step: int, num_waits: int) -> None:
-    """Report to the watchdog, without blocking, that the loop is at a step.
+    """Report to the watchdog, without blocking, the step that the training loop has reached.
 
-    `num_waits` is the number of times that the loop has waited for the device. The first wait may
-    include compilation in other processes. Later waits measure the length of a step.
+    `num_waits` is how often the loop has waited for the device. The first wait may include
+    compilation in other processes. Later waits measure the duration of a step.
     """
     now = time.monotonic()
     for watchdog in _watchdogs:
@@ -207,8 +207,8 @@ def report_busy(step: int) -> None:
 def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
     """Wait, without a time limit, until all processes have made this call.
 
-    If `identity`, such as digests of the data, differs between processes, all processes end with an
-    error message that names the difference.
+    `identity` contains values that must be equal in all processes, such as digests of the data. If
+    they differ, all processes end with an error message that names the difference.
     """
     for watchdog in _watchdogs:
         watchdog.all_waiting.clear()
@@ -219,14 +219,14 @@ def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
 
 
 def is_first() -> bool:
-    """Return whether this is process 0, the process that writes files and prints."""
+    """Return whether this is process 0, the only one that writes files and prints."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in process 0 only and return its result, or None in other processes.
 
-    Replicated arrays in `args` are replaced by the copies on the first device of the process.
+    Each replicated array in `args` is replaced by its copy on the process's first device.
     """
     if jax.process_count() == 1:
         return function(*args)
@@ -239,7 +239,7 @@ def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def gather_rows(batch: PyTree) -> PyTree:
-    """Concatenate the rows of all processes, in process order, and return them in every process."""
+    """Return, in every process, the rows of all processes, concatenated in process order."""
     if jax.process_count() == 1:
         return batch
     return multihost_utils.process_allgather(batch, tiled=True)
@@ -257,7 +257,7 @@ def leave_processes() -> None:
 
 
 def leave_failing(status: int) -> None:
-    """Exit immediately if there are other processes. Their watchdogs notice that and end them."""
+    """Exit at once if there are other processes, so that their watchdogs notice and end them."""
     if _watchdogs:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -265,6 +265,6 @@ def leave_failing(status: int) -> None:
 
 
 def await_verdict() -> None:
-    """Give the watchdog time to end this process, if another process caused the current error."""
+    """Wait, so that the watchdog can end this process if another one caused the current error."""
     if _watchdogs:
         time.sleep(VERDICT_SECONDS)

@@ -1,12 +1,12 @@
-"""The training loop, which always performs the parts of a step in the same order.
+"""The training loop, which works in the same order at every step.
 
-Each step evaluates the current state if an evaluation is due, saves the state if a save is due,
-takes a batch, calls the step function, and writes the metrics of the previous window while the
-device computes.
+If an evaluation is due, it evaluates the current state; if a save is due, it saves the state. Then
+it takes a batch, calls the step function and, while the device computes, writes the metrics of the
+previous window (the steps between two logs).
 
 So every number belongs to the state that produced it, a checkpoint neither loses nor repeats a
 batch, and the device never waits while the host writes. A checkpoint also includes the result of an
-evaluation that is due at its step. If a signal interrupts the evaluation, it is marked as pending.
+evaluation due at its step. If a signal interrupts the evaluation, it is marked as pending.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from cpc.train.metrics import Writer
 from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
 from cpc.types import Array, PyTree, UserError
 
-#: summarize(sums, step) -> the numbers of a training record, from the sums of a window on the host.
+#: summarize(sums, step) -> numbers of a training record, from host sums since the last log.
 Summarize = Callable[[dict[str, Any], int], Mapping[str, Any]]
 #: evaluate(state) -> the records of an evaluation.
 Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]
 
 
 class Cadence(NamedTuple):
-    """Intervals, in steps, of logs, evaluations and saves. 0 means only after the last step."""
+    """Steps between logs, evaluations and saves. 0 means only after the last step."""
 
     log_every: int = 100
     eval_every: int = 0
@@ -44,7 +44,7 @@ class Cadence(NamedTuple):
     """Steps per call of the step function. Each call takes one element of the batches."""
 
     def check_multiples(self, numbers: Mapping[str, int]) -> None:
-        """Check that all intervals, and `numbers` by name, are multiples of `steps_per_launch`."""
+        """Raise UserError if an interval or number is not a multiple of `steps_per_launch`."""
         size = self.steps_per_launch
         for name, number in {**numbers, **self._asdict()}.items():
             if number % size:
@@ -54,7 +54,7 @@ class Cadence(NamedTuple):
 
 
 class Sinks(NamedTuple):
-    """The checkpoints and writers of a run."""
+    """The outputs of `fit`: checkpoints and metric writers."""
 
     checkpoint: Checkpoints | None = None
     """The checkpoints to save states to. If None, no state is saved."""
@@ -65,7 +65,7 @@ class Sinks(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """The result of `fit`."""
+    """The last state of a training, and why it ended."""
 
     state: TrainState
     reason: str
@@ -90,13 +90,13 @@ def fit(
     Args:
         state: a new or restored state, which is donated. Its leaves keep their shardings.
         step_fn: a step function from `make_train_step`, jitted by `jit_step`.
-        batches: maps the index of the first step to an iterable of its batch and all later batches.
+        batches: maps a step to an iterable of the batches from this step on.
         num_steps: the step to end at, counted from the beginning of the run.
         summarize: makes the numbers of a training record. Default: `means_per_step`.
         evaluate: makes the records of an evaluation. The "loss" in the last record that has one is
-            the metric of the checkpoint saved at that step, and the lowest metric decides which
-            checkpoint is the best. If `evaluate` raises `Stopped`, the state is saved, and is
-            evaluated again when the run resumes.
+            the metric of the checkpoint saved at that step. The checkpoint with the lowest metric
+            is the best. If `evaluate` raises `Stopped`, the state is saved. The resumed run
+            evaluates it again.
         cadence: the intervals between records, evaluations and saves.
         sinks: the checkpoints and the writers.
         stop: called before each step. If the result is not empty, the state is saved and training
@@ -105,9 +105,9 @@ def fit(
             queued.
 
     Raises:
-        UserError: a number of steps is not a multiple of `steps_per_launch`, the batches end early,
-            a disk is full, or a number is not finite. The loss and gradients are checked at each
-            step, and the parameters before each save, so a non-finite state is never saved.
+        UserError: a step count is not a multiple of `steps_per_launch`, the batches end early, a
+            disk is full, or a number is not finite. Loss and gradients are checked at each step,
+            and parameters before each save, so a non-finite state is never saved.
     """
     step = start = int(state.step)
     cadence.check_multiples({"num_steps": num_steps, "the step to start from": start})
@@ -165,7 +165,7 @@ def _evaluate_and_save(
     sinks: Sinks,
     stop: Callable[[], str],
 ) -> str | None:
-    """Evaluate and save the state as requested, and return why an evaluation was interrupted."""
+    """Evaluate and save a state. If a signal interrupts the evaluation, return its name."""
     checkpoint, metric, cut_short = sinks.checkpoint, None, None
     try:
         for record in evaluate(state) if evaluate else ():
@@ -184,7 +184,7 @@ def _evaluate_and_save(
 
 
 def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the mean of each sum over the steps of a window, or NaN if no step was finite.
+    """Return each metric's sum divided by the number of finite steps, or NaN if there are none.
 
     >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
     {'loss': 1.5, 'nonfinite': 0.0}
@@ -207,8 +207,8 @@ def _jit_zeros(
 ) -> Callable[[], PyTree]:
     """Return a jitted function that makes zeros with the shapes and shardings of the sums.
 
-    With other shardings, the step would be compiled again. The function is cached over calls of
-    `fit`, so that it is compiled once.
+    Zeros with other shardings would make JAX compile the step again. The function is cached, so
+    that several calls of `fit` compile it once.
     """
     shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in leaves]
     shardings = tree.unflatten(sharding for _, sharding in leaves)
@@ -216,7 +216,7 @@ def _jit_zeros(
 
 
 class _Windows:
-    """A writer of the metrics that the device sums in each window between two logs."""
+    """A writer of the metrics that the device sums in a window, the steps between two logs."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers
@@ -226,7 +226,7 @@ class _Windows:
         self.restart_clock(int(state.step))
 
     def restart_clock(self, step: int, seconds: float | None = None) -> None:
-        """Measure steps per second from this step on."""
+        """Measure the training speed from this step on."""
         self._clock_step = step
         self._clock_seconds = time.perf_counter() if seconds is None else seconds
 
@@ -237,7 +237,7 @@ class _Windows:
         return state._replace(metrics=self._zeros())
 
     def write(self) -> Array | None:
-        """Write the pending window, if any, and return the `failure` of the state at its end."""
+        """Write the pending window, if any, and return the state's `failure` at its end."""
         if self._cut is None:
             return None
         (step, sums, failure, finished), self._cut = self._cut, None
@@ -263,7 +263,7 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def _preemption(checkpoint: Checkpoints | None, step: int, steps_per_launch: int) -> str:
-    # The processes agree to stop at the step after the last step that any of them has queried. So
+    # The processes agree to stop one step after the last step that any of them has queried. So
     # every step is queried, and all stop after the launch that contains the agreed step.
     steps = range(max(step - steps_per_launch + 1, 0), step + 1)
     is_preempted = checkpoint and any(map(checkpoint.is_preempted, steps))
@@ -305,7 +305,7 @@ def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
 
 
 def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
-    """Make `throttle(step)`, which waits if the device's queue is full and counts its waits."""
+    """Make `throttle(step)`, which waits if the device queue is full and returns the wait count."""
     mark: Array | None = None
     calls = 0
 
@@ -333,7 +333,7 @@ class Stopped(UserError):
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[Callable[[], str]]:
-    """Yield `stop() -> str`, which returns the name of the received signal or "".
+    """Yield `stop() -> str`, which returns the received signal's name or, before any signal, "".
 
     The first signal restores the former handlers, so a second Ctrl-C ends the process at once.
     Signals are caught only in the main thread of a single-process run. With several processes, a

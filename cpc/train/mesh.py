@@ -20,10 +20,9 @@ KINDS = ("auto", "cpu", "gpu", "tpu")
 
 
 def choose_devices(kind: str = "auto") -> list[Device]:
-    """Return all devices of a kind, or JAX's default devices for "auto".
+    """Return all devices of one kind. The kind "auto" means JAX's default devices.
 
-    Raises:
-        UserError: the kind is unknown, or this machine has no such device.
+    Raises UserError if the kind is unknown or this machine has no such device.
     """
     if kind not in KINDS:
         raise UserError(f"the device is unknown (got {kind!r}): choose one of {', '.join(KINDS)}")
@@ -53,17 +52,17 @@ def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None =
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the first axis of an array over all devices of a mesh."""
+    """Return the sharding that splits an array's first axis over all mesh devices."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that places a full copy of an array on every device of a mesh."""
+    """Return the sharding that places a full copy of an array on every mesh device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def check_batch_size(batch_size: int, mesh: Mesh) -> None:
-    """Raise UserError if a global batch cannot be split evenly over the devices."""
+    """Raise UserError if a batch from all processes cannot be split evenly over the devices."""
     if batch_size % mesh.size:
         raise UserError(
             f"a batch of {batch_size} cannot be split over {mesh.size} devices: use a multiple of "
@@ -72,7 +71,7 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
 
 
 def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Copy a host batch to the devices and split it over them. Each process passes its own rows."""
+    """Split a host batch over the devices. Each process passes its own rows of the batch."""
     sharding = batch_sharding(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:
@@ -83,7 +82,7 @@ def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Copy every leaf to every device. All processes must pass the same values."""
+    """Copy every leaf of a tree to every device. All processes must pass the same values."""
     if jax.process_count() == 1:
         return jax.device_put(tree, replicated(mesh))
 

@@ -1,7 +1,7 @@
 """Metric writers for JSON Lines files, TensorBoard, a progress line and tracking services.
 
 A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}.
-Lists have one entry per offset: entry i belongs to offsets[i].
+Lists have one entry per prediction offset: entry i belongs to offsets[i].
 """
 
 import contextlib
@@ -32,7 +32,7 @@ proto: Any = event_pb2  # type checkers do not know its classes, which are creat
 
 @runtime_checkable
 class Writer(Protocol):
-    """The interface of a writer that `fit` can use."""
+    """The interface of the metric writers that `fit` calls."""
 
     def write(self, record: Record) -> None:
         """Write one record."""
@@ -44,11 +44,11 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """A writer that appends one JSON object with a checksum per line, flushed on each `write`.
+    """A writer that appends each record as a line of JSON with a checksum, and flushes it.
 
     When a run resumes at `start_step`, records of later steps are dropped, so that the file equals
-    that of an uninterrupted run. The number of remaining records is `num_kept`. NaN and infinity
-    become null. If given, `identity` is the first line: a record with step 0 and split "run".
+    that of an uninterrupted run. `num_kept` counts the remaining records. NaN and infinity become
+    null. If `identity` is given, it is the first line, a record with step 0 and split "run".
     """
 
     def __init__(
@@ -96,7 +96,7 @@ def _read_until(path: pathlib.Path, step: int) -> list[str]:
 
 
 def read_identity(path: pathlib.Path) -> dict[str, Any]:
-    """Return the identity of the run that wrote a metrics file, or {} if it is not recorded."""
+    """Return the run identity in a metrics file's first line, or {} if it has none."""
     try:
         first = read_lines(path)[0][1] or {}
     except (OSError, IndexError):
@@ -107,8 +107,8 @@ def read_identity(path: pathlib.Path) -> dict[str, Any]:
 class TensorBoardWriter:
     """A writer of TensorBoard scalars with tags "split/name".
 
-    A list becomes the scalars "split/name/k", with k counted from 1. If a record has a "series",
-    which distinguishes records with the same step and split, the tag starts with "split/series".
+    A list becomes the scalars "split/name/k", with k counted from 1. Records with the same step and
+    split are distinguished by a "series", and their tags start with "split/series".
     """
 
     def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
@@ -142,7 +142,7 @@ class TensorBoardWriter:
 
 
 def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
-    """Return the step of a record and its numbers, keyed by their `TensorBoardWriter` tags.
+    """Return a record's step, and its numbers by `TensorBoardWriter` tag.
 
     >>> scalars_of({"step": 5, "split": "test", "series": "strict", "bound": [1.0, 0.5]})
     (5, {'test/strict/bound/1': 1.0, 'test/strict/bound/2': 0.5})
@@ -176,7 +176,7 @@ class ServiceWriter:
         say: Callable[[str], None] = print,
         run_id: str = "",
     ):
-        """Start a run in the service, or resume the run whose id is `run_id` (default: `name`)."""
+        """Start a run in the service, or resume it if `run_id` (default: `name`) already exists."""
         self._service, self._say, self._works = service, say, True
         options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
         identity = {"id": run_id or re.sub(r"\W+", "-", name)}
@@ -210,10 +210,9 @@ class ServiceWriter:
 class ProgressWriter:
     """A writer that shows the training progress as a line with step, metrics, rate and time left.
 
-    On a terminal, the line is rewritten in place; otherwise a new line is written at most every
-    `seconds_between` seconds. Evaluations are written to separate lines. `describe` formats the
-    metrics of a record. `rate` is (amount per step, unit), such as (hours of audio in a batch,
-    "h audio").
+    On a terminal, the line is rewritten in place. Otherwise a new line is written at most every
+    `seconds_between` seconds. Evaluations have their own lines. `describe` formats a record's
+    metrics. `rate` is (amount per step, unit), such as (hours of audio in a batch, "h audio").
     """
 
     def __init__(
@@ -265,7 +264,7 @@ class ProgressWriter:
 def progress_line(
     record: Record, num_steps: int, words: str, rate: tuple[int | float, str] | None = None
 ) -> str:
-    """Format one training record as a line for the console.
+    """Format a training record as a console line, in which `words` describe its metrics.
 
     >>> record = {"step": 1500, "steps_per_second": 8.0}
     >>> progress_line(record, 2000, "loss 4.250", (0.01, "h audio"))
@@ -298,7 +297,7 @@ COUNTED = {"h": (3600, "s "), "M": (1e6, ""), "k": (1e3, "")}
 
 
 def amount(value: float, unit: str) -> str:
-    """Format an amount, converting hours, millions and thousands to smaller units.
+    """Format an amount, converting "h", "M" and "k" units to seconds and ones.
 
     >>> amount(0.03, "M steps"), amount(0.005, "h audio"), amount(2.5, "images")
     ('30,000 steps', '18 s audio', '2.5 images')
@@ -312,7 +311,7 @@ def amount(value: float, unit: str) -> str:
 def describe_values(*names: str) -> Callable[[Record], str]:
     """Return a function that formats a record as text.
 
-    Training records are formatted with the named values only, and other records with all values.
+    A training record's text contains only the named values. Other records' texts contain all.
 
     >>> describe_values("loss")({"step": 5, "split": "train", "loss": 4.25, "seconds": 2.0})
     'loss 4.250'

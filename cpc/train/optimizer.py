@@ -27,14 +27,14 @@ def make_optimizer(
     weight_decay: float = 0.0,
     **numbers: float,
 ) -> tuple[optax.GradientTransformation, Schedule]:
-    """Make an optimizer and its schedule, which is a function from the step to the learning rate.
+    """Make an optimizer and its schedule, a function from the step to the learning rate.
 
     Gradients are clipped to the global norm `clip_norm`, unless it is 0. Weight decay is decoupled
     (Loshchilov and Hutter 2019) and is not applied to vectors, scalars, biases and norm scales.
 
     Args:
         name: one of `OPTIMIZERS`.
-        numbers: numbers that the optimizer takes by name. b1 and b2 are the decay rates of running
+        numbers: further options of the optimizer. b1 and b2 are the decay rates of running
             averages, and eps is added to denominators. Each optimizer has its own defaults.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
@@ -117,7 +117,7 @@ def make_schedule_free(
     return optax.contrib.schedule_free(adam, lambda count: rate(count - 1), b1)
 
 
-#: make(learning rate by step, weight decay, numbers by name), for each optimizer by name.
+#: Optimizers by name, as functions of (schedule, weight decay, further options).
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": make_adam,
     "lion": make_lion,
@@ -138,10 +138,10 @@ def _decayed(params: PyTree) -> PyTree:
 
 
 def _matrices(params: PyTree) -> PyTree:
-    """Return the axes that Muon uses as rows and columns of each leaf, or None if not a matrix.
+    """Return, per leaf, the axes that Muon uses as rows and columns, or None to use Adam.
 
-    Stacked matrices are orthogonalized separately. These are the matrices W_k of a predictor, the
-    blocks of recurrent weights, and the weights of networks that are stacked over offsets.
+    Stacked matrices are orthogonalized separately: a predictor's matrices W_k, blocks of recurrent
+    weights, and weights of networks that are stacked over offsets.
     """
     axes = optax.contrib.MuonDimensionNumbers
 
@@ -159,9 +159,9 @@ def _matrices(params: PyTree) -> PyTree:
 
 
 def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
-    """Return the averaged parameters of schedule-free Adam, or None for other optimizers.
+    """Return schedule-free Adam's averaged parameters, or None for other optimizers.
 
-    Adam updates parameters z. The average x of all z is weighted by the squared learning rate, and
+    Adam updates parameters z. Their average x is weighted by the squared learning rate, and
     gradients are computed at y = b1 x + (1 - b1) z. So x = (y - (1 - b1) z) / b1 (Defazio et al.
     2024).
 
@@ -212,16 +212,16 @@ def make_schedule(
 
 
 def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransformation:
-    """Scale updates by a factor `decay` for each layer further below the head.
+    """Scale each update by `decay` to the power of its layer's depth below the head.
 
     These layer-wise learning rates are used for fine-tuning (Clark et al. 2020, ELECTRA; Bao et al.
     2021, BEiT), because the lowest layers are the most general and should change the least. Chain
     this transformation after an optimizer.
 
     Args:
-        decay: the ratio of learning rates between a layer and the layer above. 1 gives equal rates.
-        parts: names of submodules from the head down; context_backward counts as a context. Layers
-            are ordered by the numbers in variable names. Stem and input are below all numbered
+        decay: a layer's learning rate divided by that of the layer above. 1 gives equal rates.
+        parts: submodule names from the head down; "context" includes context_backward. The numbers
+            in variable names order a submodule's layers. Stem and input are below all numbered
             layers, and variables without a number are in the highest layer. Other submodules learn
             at the full rate.
 
@@ -232,7 +232,7 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
     """
 
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
-        """Return the part that contains a variable and the numbers of its layer, or None."""
+        """Return a variable's submodule and layer numbers, or None if it is not in `parts`."""
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
         found = (
             (i, part)

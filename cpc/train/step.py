@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cpc.train.optimizer import schedule_free_average
 from cpc.types import PyTree
 
-#: Names of the sums that the step adds to the metrics of the loss.
+#: Names of the sums that the step adds to the loss's metrics.
 OWN_METRICS = ("steps", "loss", "gradient_norm", "nonfinite")
 
 
@@ -30,7 +30,7 @@ class TrainState(NamedTuple):
     params: PyTree
     opt_state: PyTree
     extra: PyTree
-    """Model variables other than parameters, such as batch statistics; {} if there are none."""
+    """Model variables that are not parameters, such as batch statistics. {} if there are none."""
     ema: PyTree
     """Running average of the parameters, or None if no average is kept."""
     rng: Array
@@ -75,7 +75,7 @@ def init_state(
 
 
 def zeros_like_metrics(metrics: PyTree) -> PyTree:
-    """Return float32 zeros with the shapes of a tree of arrays or shape structs."""
+    """Return a tree of float32 zeros with the shapes of the given arrays or shape structs."""
     return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), metrics)
 
 
@@ -110,16 +110,16 @@ def make_train_step(
 ) -> Callable[[TrainState, Any], TrainState]:
     """Make a pure function `step(state, batch) -> state`, to be compiled by `jit_step`.
 
-    The random key of a step is `fold_in(state.rng, state.step)`. The metrics of the loss, and the
-    sums "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
+    A step's random key is `fold_in(state.rng, state.step)`. The loss's metrics, and the sums
+    "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
 
     From the first step with a non-finite loss or gradient on, no updates are applied. The state
-    keeps the last good parameters, and `state.failure` contains the indices of the failed step and
-    of its first non-finite leaf, so the host does not have to check every step. A gradient whose
+    keeps the last good parameters, and `state.failure` contains the index of the failed step and
+    that of its first non-finite leaf, so the host need not check every step. A gradient whose
     square overflows float32 counts as non-finite.
 
     If the state was made with `ema=True`, each step updates the running average: ema <- ema_decay *
-    ema + (1 - ema_decay) * params. With schedule-free Adam, it is the average of that optimizer.
+    ema + (1 - ema_decay) * params. If the optimizer is schedule-free Adam, ema is its own average.
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
@@ -149,7 +149,7 @@ def make_train_step(
 def guard_nonfinite(
     state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
 ) -> tuple[Bool[Array, ""], TrainState]:
-    """Return whether to apply the updates of a step, and the state with new sums and `failure`."""
+    """Return whether a step's updates apply, and the state with its new sums and `failure`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
         raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
@@ -191,7 +191,7 @@ def make_launch(
 def jit_step(
     step: Callable[[TrainState, Any], TrainState], state: TrainState
 ) -> Callable[[TrainState, Any], TrainState]:
-    """Jit a step function with its state donated. Every leaf keeps its sharding in `state`."""
+    """Jit a step function. Its state is donated, and every leaf keeps its sharding in `state`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
@@ -204,7 +204,7 @@ def enable_compilation_cache(path: str | os.PathLike[str]) -> None:
 
 
 def describe_failure(failure: Any, params: PyTree) -> str | None:
-    """Describe the step and the leaf in `state.failure`, or return None if no step has failed.
+    """Describe the step and leaf in `state.failure`, or return None if no step has failed.
 
     >>> describe_failure([6, 1], {"bias": 0.0, "kernel": 0.0})
     'step 7 (batch 6): the gradient of kernel'
@@ -226,9 +226,9 @@ def _select(healthy: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
 #: Initial value of the sums of squared gradients in Adagrad.
 FIRST_SUM = 0.1
 
-#: Ids of the rows that a step reads, by table name. None reads the whole table.
+#: Row ids that a step reads, by table name. None reads the whole table.
 RowIds: TypeAlias = dict[str, Array | None]
-#: choose(params, extra, batch, rng) -> (sample, ids): the random draws and the ids of rows to read.
+#: choose(params, extra, batch, rng) -> (sample, ids): the random draws and the row ids to read.
 Choose: TypeAlias = Callable[[PyTree, PyTree, Any, Array], tuple[Any, RowIds]]
 #: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as in `make_train_step`.
 #: `parts` is {"tables": the rows that were read, by table name, "dense": all other parameters}.
@@ -245,11 +245,11 @@ def make_row_step(
 
     The parameters are {"tables": {name: (v, ...)}, "dense": ...}, where v is the number of rows. If
     a row is read twice, its gradients are summed, so a step with "sgd" equals a dense step.
-    "adagrad" (Duchi et al. 2011) adds up the squared gradient of each reading, so it equals dense
-    Adagrad if no row is read twice. Its initial state is from `init_row_state`.
+    "adagrad" (Duchi et al. 2011) sums the squared gradients of all reads, so it equals dense
+    Adagrad if no row is read twice. `init_row_state` makes the initial state.
 
-    As in `make_train_step`, the random key of a step is `fold_in(state.rng, state.step)`, and no
-    updates are applied from the first step with a non-finite loss or gradient on.
+    As in `make_train_step`, a step's random key is `fold_in(state.rng, state.step)`, and no updates
+    are applied from the first step with a non-finite loss or gradient on.
     """
 
     def update(rate, table, squares, ids, gradient):
@@ -307,7 +307,8 @@ def init_row_state(
 ) -> TrainState:
     """Return the training state before the first step of `make_row_step`.
 
-    `opt_state` is empty for "sgd", and contains sums that start at `FIRST_SUM` for "adagrad".
+    For "sgd", `opt_state` is empty. For "adagrad", it contains the sums of squared gradients, which
+    start at `FIRST_SUM`.
     """
     state = init_state(params, extra, optax.identity(), rng, metrics_zeros)
     squares: PyTree = {"tables": {}, "dense": {}}

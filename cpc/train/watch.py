@@ -1,4 +1,4 @@
-"""The watchdog of one of several processes, which reports processes that are missing, end or hang.
+"""The watchdog of a process, which reports other processes that are missing, end or hang.
 
 If a process ends, JAX aborts the others in C++, with pages of stack trace or after minutes of
 silence, and it never notices a process that hangs. So each process starts a watchdog, a small
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, TypeAlias
 HEARTBEAT_SECONDS = 1.0
 #: A process counts as hung after this many times the longest step so far.
 FACTOR = 10
-#: Factor by which the limit is longer for a busy process.
+#: Factor by which that limit is longer for a busy process.
 BUSY_FACTOR = 12
 #: Limits on the number of differences in an error message and on the characters of each value.
 MAX_DIFFERENCES, MAX_VALUE = 3, 60
@@ -57,19 +57,19 @@ Events: TypeAlias = "queue.SimpleQueue[tuple[Peer, str]]"
 class Heartbeat(NamedTuple):
     """The last state that a process reported."""
 
-    step: int  # the last step that it has a batch for and launches
+    step: int  # the last step for which the process has a batch
     is_busy: bool  # starting, evaluating, saving, or done with training
     longest: float  # the longest time at a step, in seconds
-    changed: float  # time of the last change of `step` or `is_busy`
+    changed: float  # time when `step` or `is_busy` last changed
     heard: float  # time of the last report
 
 
 class Ended(Exception):
-    """Raised to end `watch` with a result, or to report why the watch cannot start."""
+    """Raised to end `watch` with a result, or to report why it cannot start."""
 
 
 class Peer:
-    """Another watchdog or, without a connection, the watched process. A thread reads its lines."""
+    """A watchdog, or the watched process if there is no connection. A thread reads its lines."""
 
     def __init__(self, events: Events, connection: socket.socket | None = None, index: int = 0):
         self.connection, self.index = connection, index
@@ -87,7 +87,7 @@ class Peer:
         events.put((self, GONE))
 
     def send(self, line: str) -> None:
-        """Send a line. If the connection is lost, the reading thread notices it."""
+        """Send a line. The reading thread notices a lost connection."""
         with contextlib.suppress(OSError):
             os.write(self.connection.fileno() if self.connection else 1, f"{line}\n".encode())
 
@@ -103,8 +103,8 @@ def find_hung(
 ) -> str:
     """Return a sentence that names the processes that hang, or "" if none hangs.
 
-    The time limit is `min_seconds`, or `FACTOR` times the longest time that any process has spent
-    at a step if that is longer. A process that sends no heartbeat for this time counts as hung. If
+    The time limit is `min_seconds` or, if longer, `FACTOR` times the longest time that any process
+    has spent at a step. A process that sends no heartbeat for this time counts as hung. If
     all processes send heartbeats but none advances for this time, the process that is furthest
     behind counts as hung, because the others have started a step that needs it. If that process is
     busy, the limit is `BUSY_FACTOR` times as long. If all are busy, no process waits for another.
@@ -144,7 +144,7 @@ def name_processes(indices: list[int]) -> str:
 
 
 def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Describe the first identity that differs from that of process 0, or return "" if none does.
+    """Describe the first process whose identity differs from process 0's, or return "".
 
     >>> describe_difference({0: {"seed": 0}, 1: {"seed": 1}})[:66]
     'process 1 of 2 differs from process 0 (seed: 0 there, 1 here); all'
@@ -171,7 +171,7 @@ def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a server socket at `host` if it is a loopback address, otherwise at all interfaces."""
+    """Return a server socket at `host` or, unless it is a loopback address, at all interfaces."""
     is_local = is_loopback(host)
     dual = not is_local and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
@@ -189,8 +189,8 @@ def call_roll(
 ) -> dict[int, Peer]:
     """Wait until processes 1, 2, ... connect, let them start, and return their peers by index.
 
-    Connections that send nothing or an unknown line are refused and do not delay the others.
-    Raises Ended if not all processes connect before `end`.
+    Connections that send nothing or an unknown line are refused and do not delay the others. If a
+    process does not connect before `end`, Ended is raised.
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
@@ -246,8 +246,8 @@ def watch(
 ) -> str | None:
     """Monitor all processes until they must end, and return the reason.
 
-    Returns None if the watched process ends normally, "" if it dies, and otherwise a sentence. The
-    sentence names a process that dies, hangs, or has a different identity than process 0.
+    The reason is None if the watched process ends normally, and "" if it dies. Otherwise it is a
+    sentence that names a process that dies, hangs, or differs in identity from process 0.
     """
     parent, interval = os.getppid(), silence / 4
     last_sent, now = 0.0, float("-inf")
@@ -315,7 +315,7 @@ def take_line(peer: Peer, line: str, own: Peer, peers: dict[int, Peer], number: 
 
 
 def compare_identities(everyone: Sequence[Peer]) -> None:
-    """Let all processes continue if all wait. Raises Ended if their identities differ."""
+    """Let all processes continue if all wait. If their identities differ, raise Ended."""
     if not all(peer.identity for peer in everyone):
         return
     if sentence := describe_difference({one.index: json.loads(one.identity) for one in everyone}):
@@ -326,7 +326,7 @@ def compare_identities(everyone: Sequence[Peer]) -> None:
 
 
 def main(host: str, port: int, index: int, number: int, log: str, *limits: float) -> None:
-    """Connect the watchdog, and monitor all processes. End the watched one if any is lost."""
+    """Connect the watchdog and monitor all processes. If one is lost, end the watched process."""
     join, silence, hang = limits
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # left to the watched process
         signal.signal(ignored, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from experiments.command import cli
 
 
 def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
-    """Return the name and directory of each run in some folders."""
+    """Return the name and directory of each run in `paths`, folders that are or contain runs."""
     found: list[pathlib.Path] = []
     for path in paths:
         if not path.is_dir():
@@ -41,7 +41,7 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
 
 
 def run(folders: Sequence[str], workdir: str | None) -> None:
-    """Write the comparison page of the runs in some folders, and print its table."""
+    """Write a page that compares the runs in `folders`, and print its table."""
     if not folders:
         raise UserError("a run is required: pass run directories, or a folder of runs")
     paths = [pathlib.Path(folder).expanduser() for folder in folders]

@@ -1,4 +1,4 @@
-"""The comparison page of several runs: comparison.html, .md and .json."""
+"""The page that compares runs: comparison.html, .md and .json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ from experiments.compare import tables
 from experiments.status import cut
 
 #: Ceilings log N that differ by at most this count as equal. They vary slightly with the seed, as
-#: do the numbers of windows that are short or share sound.
+#: do the counts of windows that are short or share sound.
 CEILING_TOLERANCE_NATS = 0.1
 
 
 def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
-    """Write comparison.html, comparison.md and comparison.json for named runs into a folder."""
+    """Compare named runs in comparison.html, comparison.md and comparison.json in a folder."""
     found, problems = read_runs(runs)
     if not found:
         raise UserError(
@@ -63,7 +63,7 @@ def write_comparison(runs: Sequence[tuple[str, Path]], folder: Path) -> Path:
 
 
 def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], dict[str, str]]:
-    """Read the named runs that have records. Also return a description of problems by run name."""
+    """Read the named runs that have records. Also return each run's problems by name."""
     found, problems = [], {}
     for name, path in runs:
         if failure := read_failure(path):
@@ -77,7 +77,7 @@ def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], 
 
 
 def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
-    """Return sentences that name the best finished cell for log N - L and each headline score."""
+    """Return sentences that name the best finished cell for log N - L and each main score."""
     sentences, scores = [], scores[scores.at_end.astype(bool)]
     bounds = scores[scores.task == "information"]
     if len(bounds) > 1:
@@ -104,7 +104,7 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
 
 
 def find_obstacles(cells: Sequence[Cell]) -> list[str]:
-    """Return the reasons why log N - L cannot be compared between the cells, if there are any."""
+    """Return any reasons why log N - L cannot be compared between the cells."""
     last = [rows for cell in cells for _, run in cell.runs if len(rows := watched(run))]
     last = [rows[rows.step == rows.step.max()] for rows in last]
     offsets = [tuple(rows.offset) for rows in last]
@@ -122,7 +122,7 @@ def find_obstacles(cells: Sequence[Cell]) -> list[str]:
 
 
 def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of comparison.json: settings, runs and scores of each cell."""
+    """Return the content of comparison.json: each cell's settings, runs and scores."""
     keys = results.settings(cells)
     named = [
         {
@@ -154,7 +154,7 @@ def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) ->
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Plot log N - L and the headline scores of each run over the training steps."""
+    """Plot each run's log N - L and main scores over the training steps."""
     kinds = {one.method for cell in cells for _, run in cell.runs if (one := information(run))}
     title = f"log N − L ({kinds.pop()})" if len(kinds) == 1 else "log N − L"
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
@@ -194,20 +194,20 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
 
 
 def watched(run: Run) -> Frame:
-    """Return the evaluations whose log N - L is a bound, or else those by the training rule."""
+    """Return a run's bound evaluations or, if it has none, those with the training's negatives."""
     found = list(evaluations(run).values())
     bounds = [rows for rows in found if rows.is_bound.all()]
     return (bounds[-1:] or found[:1] or [run.offsets[:0]])[0]
 
 
 def score_steps(run: Run, question: tables.ScoreKey) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps and values of a run's answers to a question, in the units of an axis."""
+    """Return the steps and values of a run's scores for a question, in the units of an axis."""
     rows = tables.answers(question, run.scores).sort_values("step")
     return rows.step.to_numpy(float), value_axis(rows.value.to_numpy(float), question.metric)
 
 
 def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
-    """Plot the headline scores of each cell, with their intervals and the value of each seed."""
+    """Plot each cell's main scores, with their intervals and each seed's value."""
     questions = tables.headline(scores)
     if not questions:
         return []

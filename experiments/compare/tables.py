@@ -21,7 +21,7 @@ LEARNED = ("c", "z")
 
 
 class ScoreKey(NamedTuple):
-    """The quantity that a score measures, which identifies comparable scores of all cells."""
+    """A question: the quantity that comparable scores of different cells measure."""
 
     task: str
     data: str
@@ -32,20 +32,20 @@ class ScoreKey(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The question in words, with all of its fields."""
+        """The question in words, with all fields."""
         method = METHODS.get(self.method, self.method)
         metric = "" if self.metric == "accuracy" else f", {self.metric}"
         return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
 def questions(scores: Frame) -> list[ScoreKey]:
-    """Return the distinct questions of a frame of scores, in order of appearance."""
+    """Return a score frame's distinct questions, in order of appearance."""
     rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
     return [ScoreKey(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
 
 
 def headline(scores: Frame) -> list[ScoreKey]:
-    """Return the main question of each task: a linear probe of learned features is preferred."""
+    """Return the main question of each task, preferably a linear probe of learned features."""
     first: dict[tuple, ScoreKey] = {}
     learned = [one for one in questions(scores) if one.features in LEARNED]
     for one in sorted(learned, key=lambda one: one.method != "linear"):
@@ -60,13 +60,13 @@ def has_curve(question: ScoreKey, scores: Frame) -> bool:
 
 
 def answers(question: ScoreKey, scores: Frame) -> Frame:
-    """Return the rows of a frame of scores that answer a question."""
+    """Return the rows of a score frame that answer a question."""
     chosen = scores[list(QUESTION)] == list(question)
     return scores[chosen.all(axis=1)]
 
 
 def show_estimate(row: Any) -> str:
-    """Format the value of a row with its interval. If the row is None, return ""."""
+    """Format a row's value with its interval. If the row is None, return ""."""
     if row is None:
         return ""
     ends = (row.value, row.low, row.high)
@@ -75,7 +75,7 @@ def show_estimate(row: Any) -> str:
 
 
 def show_nats(row: Any) -> str:
-    """Format log N - L with its interval and offsets. If it is an estimate, mark it as one."""
+    """Format log N - L with its interval and offsets. Estimates are marked as such."""
     if row is None:
         return ""
     ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
@@ -84,7 +84,7 @@ def show_nats(row: Any) -> str:
 
 
 def show_lead(row: Any, over: str) -> str:
-    """Format the difference in the columns `over` of a row, or return "" if it is missing."""
+    """Format a row's difference in the columns `over`. A missing difference becomes ""."""
     if row is None or math.isnan(getattr(row, over)):
         return ""
     difference = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
@@ -106,7 +106,7 @@ def short_title(question: ScoreKey, others: Sequence[ScoreKey]) -> str:
 
 
 def one_row(rows: Frame, cell: str) -> Any:
-    """Return the row of a cell with the most labels, or None if the cell has no row."""
+    """Return a cell's row with the most labels, or None if the cell has no rows."""
     own = rows[rows.cell == cell].sort_values("num_train")
     return None if not len(own) else list(own.itertuples())[-1]
 
@@ -143,25 +143,25 @@ def cell_table(
 
 
 def setting(value: Any) -> str:
-    """Format a value from a config."""
+    """Format a config value."""
     if value is None:
         return "–"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def seeds_text(cell: Cell) -> int | str:
-    """Return the number of seeds of a cell, or a text such as "2 of 3" if some are unfinished."""
+    """Return a cell's number of seeds, or a text such as "2 of 3" if some are unfinished."""
     ended = sum(run.num_steps is None or run.step >= run.num_steps for _, run in cell.runs)
     return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
 
 
 def steps_text(run: Run) -> str:
-    """Format the last step of a run, with the total number of steps if the run is unfinished."""
+    """Format a run's last step. If the run is unfinished, add its total number of steps."""
     return f"{run.step:,}" + ("" if run.step >= (run.num_steps or 0) else f" of {run.num_steps:,}")
 
 
 def all_scores(scores: Frame) -> Table:
-    """Return a table of all scores, with their differences and the value of each seed."""
+    """Return a table of all scores, with their differences and each seed's value."""
     rows = scores[scores.task != "information"]
     lines = [
         {

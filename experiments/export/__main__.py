@@ -35,7 +35,7 @@ def cpc_jax(*args, **kwargs):
 
 
 def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
-    """Export the model of a run, and print the folder and the training step."""
+    """Export a run's model, and print the folder and the training step."""
     if not workdir:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     path = pathlib.Path(workdir).expanduser()
@@ -55,7 +55,7 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
 
 
 def write_expert(folder: pathlib.Path, model_input: dict) -> None:
-    """Write the two files with which s3prl uses an exported audio model as an upstream."""
+    """Write the two files that make an exported audio model an s3prl upstream."""
     if "sample_rate_hz" not in model_input:
         kind = model_input["kind"]
         raise UserError(f"--s3prl requires an audio model (got {kind}): remove --s3prl")

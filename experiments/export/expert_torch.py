@@ -21,7 +21,7 @@ class UpstreamExpert(torch.nn.Module):
     """A frozen model that maps waveforms at 16 kHz to latents z and contexts c."""
 
     def __init__(self, ckpt=None, model_config=None, **kwargs):
-        """Load the folder or the CPC_audio checkpoint `ckpt`, or this folder by default."""
+        """Load `ckpt`, an exported folder or a CPC_audio checkpoint (default: this folder)."""
         super().__init__()
         path = pathlib.Path(ckpt or pathlib.Path(__file__).parent)
         self.pretrained = load_cpc_audio(path) if path.is_file() else load_pretrained(path)
@@ -29,11 +29,11 @@ class UpstreamExpert(torch.nn.Module):
         self.embed = embed_with(self.pretrained)
 
     def get_downsample_rates(self, key):
-        """Return the number of samples between frames, which is the same for z and c."""
+        """Return the number of samples between frames. It is equal for z and c."""
         return self.stride
 
     def forward(self, wavs):
-        """Return features z and c (b, t, width) of waveforms (s,), padded with zeros.
+        """Return zero-padded features z and c (b, t, width) of waveforms (s,).
 
         "hidden_states" lists z and c for a weighted sum. If their widths differ, it lists only c.
         """
@@ -49,6 +49,6 @@ class UpstreamExpert(torch.nn.Module):
         return features
 
     def adjust_loudness(self, sound):
-        """Scale a waveform to the root mean square of the training data."""
+        """Scale a waveform to the training data's root mean square."""
         rms = self.pretrained.input["rms"]
         return sound if rms is None or not len(sound) else bring_to_loudness(sound, rms)
