@@ -101,7 +101,7 @@ def check_layout(
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
-    """Validate that a latent of the batch has a negative, if the positions are known."""
+    """If the positions are known, validate that some latent of the batch has a negative."""
 
     def allows(anchor, candidate, offset):
         allowed = plan.rule(anchor, candidate, offset)
