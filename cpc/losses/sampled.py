@@ -162,7 +162,7 @@ def candidate_sampling(
     loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
     **options: Unpack[SamplingOptions],
 ) -> Float[Array, " m"]:
-    """Return the loss of each input, in nats, from a sample of the v classes.
+    """Return each input's loss, in nats, over a sample of the v classes.
 
     All inputs share the sample. The score of a class with weights w and bias b for input x is
     w . x + b, minus log Q if `subtract_log_q` is True. With `sampled_softmax` the loss equals
@@ -175,8 +175,8 @@ def candidate_sampling(
       num_sampled: number of classes to draw.
       sampler: function that draws classes with the key `rng`, such as
         `cpc.negatives.log_uniform_sampler(v)`.
-      sampled_values: a sample to use instead of `sampler`, as a tuple of ids, expected counts of
-        the labels, and expected counts of the ids.
+      sampled_values: a sample to use instead of `sampler`, as a tuple of ids, the labels' expected
+        counts, and the ids' expected counts.
       loss: `sampled_softmax`, `sampled_logistic`, or a function with the same arguments.
       remove_accidental_hits: mask sampled classes that are a true class of the input.
       subtract_log_q: subtract log Q from all scores.

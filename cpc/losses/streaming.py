@@ -43,7 +43,7 @@ def streaming_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     **options: Unpack[StreamingOptions],
 ) -> tuple[Float[Array, " m"], AnchorScores]:
-    """Return the InfoNCE loss of each anchor, in nats, and the statistics of its scores.
+    """Return each anchor's InfoNCE loss, in nats, and score statistics, without storing all scores.
 
     L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
 
@@ -67,7 +67,8 @@ def streaming_info_nce(
       block, columns: as in `cpc_loss`. Each score of a block takes 12 bytes.
 
     Returns:
-      The losses, 0 for anchors without a positive or negative, and `AnchorScores` without gradient.
+      The losses, and `AnchorScores` without a gradient. The loss of an anchor without a positive or
+      a negative is 0.
 
     Raises:
       UserError: positions are known, and no anchor has both a positive and a negative.
