@@ -59,7 +59,7 @@ class Position(NamedTuple):
           num_sequences: b, the number of windows or images.
           num_times: t, the number of latents in a sequence or of patch rows in an image.
           num_lanes: number of patch columns in an image, or None for sequences.
-          group: speaker or class of each sequence, (b,). By default each sequence has its own.
+          group: each sequence's speaker or class, (b,). By default every sequence is its own group.
 
         >>> Position.grid(2, 3).sequence
         array([[0, 0, 0],
@@ -84,7 +84,7 @@ class Position(NamedTuple):
 
 
 class SoundPosition(NamedTuple):
-    """A `Position` with the sample range of each latent, for rules that compare sound.
+    """A `Position` with each latent's sample range, for rules that exclude overlapping sound.
 
     Samples are indexed in the concatenation of all recordings, modulo 2^32.
     """
@@ -127,8 +127,7 @@ class Rule:
     """A rule that selects candidates as negatives, `rule(anchor, candidate, offset) -> bool`.
 
     No rule allows the positive. Rules are combined with `&`. `aligned` and `shard_size` must agree
-    with `allows`, because `cpc_loss` uses them to skip pairs that the rule excludes, which does not
-    change the loss.
+    with `allows`, because `cpc_loss` uses them to skip pairs that the rule excludes anyway.
 
     >>> late = Rule("late", lambda anchor, candidate, offset: candidate.time > 5)
     >>> (late & late).name
@@ -189,7 +188,7 @@ NegativeSampler: TypeAlias = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 class CPCOutputs(NamedTuple):
-    """Outputs of a CPC model for a batch."""
+    """A CPC model's outputs for one batch."""
 
     z: Array
     """Latents (b, t, d)."""
@@ -242,7 +241,7 @@ def check_number(name: str, value: Any, **bounds: Any) -> None:
 
 
 def check_shape(name: str, value: Any, *axes: int | str) -> None:
-    """Raise UserError unless an argument is an array with these axes. Letters match any size.
+    """Raise UserError unless an array's axes have the given sizes. A letter matches any size.
 
     >>> check_shape("scores", np.zeros((2, 3)), 2, "n")
     """
