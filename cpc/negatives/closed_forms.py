@@ -106,7 +106,7 @@ def effective_margin(
 
 
 class Window(NamedTuple):
-    """Statistics of the negatives that a sequence has outside an excluded window."""
+    """Statistics of a sequence's negatives outside an excluded window."""
 
     width: int
     """Number of excluded latents on each side of the target."""
@@ -122,11 +122,11 @@ class Window(NamedTuple):
 def exclude_window(
     same: Float[np.ndarray, " t"], target: int, width: int, num_negatives: int
 ) -> Window:
-    """Return the expected false negatives if a window around the target is excluded.
+    """Return the expected number of false negatives outside a window around the target.
 
-    Negatives are drawn from the other latents of the sequence. P is the mean of p(same | lag) over
-    lags with |lag| > D. Of K draws, K P are expected to be false negatives, and the probability of
-    at least one is 1 - (1 - P)^K.
+    Negatives are drawn from the sequence's latents more than D steps away from the target. P is the
+    mean of p(same | lag) over their lags. Among K draws, K P are expected to be false negatives,
+    and the probability of at least one is 1 - (1 - P)^K.
 
     Args:
       same: p(same | lag), the probability that a latent `lag` steps away is a false negative. It
@@ -162,9 +162,9 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """Return the smallest excluded window with at most `max_expected` expected false negatives.
+    """Return the smallest excluded window that leaves at most `max_expected` false negatives.
 
-    See `exclude_window` for the other arguments.
+    The number is an expected value. See `exclude_window` for the other arguments.
 
     Raises:
       UserError: no window with at least `num_negatives` candidates has so few false negatives. The
@@ -191,7 +191,7 @@ def exclusion_window(
 
 
 class Pool(NamedTuple):
-    """Properties of a source of negatives, and its costs per training step."""
+    """Properties of a source of negatives (batch or queue), and its costs per training step."""
 
     negatives: int
     hit_rate: float
@@ -236,7 +236,7 @@ def compare_pool(
 
 
 class LagCounts(NamedTuple):
-    """Number of pairs of latents within a sequence, indexed by the lag between them."""
+    """Counts of latent pairs within a sequence, indexed by the lag between the two latents."""
 
     pairs: Int[np.ndarray, " t"]
     """Pairs with two known labels."""
@@ -245,9 +245,9 @@ class LagCounts(NamedTuple):
 
 
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
-    """Count pairs of latents that have the same label, for each lag between them.
+    """Count latent pairs with equal labels, for each lag between the two latents.
 
-    same / pairs estimates p(same | lag) for `exclusion_window`. Negative labels are unknown.
+    same / pairs estimates p(same | lag) for `exclusion_window`. Labels below 0 are unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
@@ -293,7 +293,7 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
 
 
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
-    """Return the smallest number of negatives whose `mean_hit_rate` is at least the required rate.
+    """Return the smallest number of negatives whose `mean_hit_rate` reaches the required rate.
 
     The result equals `min_negatives` if all anchors have the same fraction of hard negatives.
 

@@ -1,10 +1,10 @@
-"""Noise distributions over classes, draws from them, and expected counts of classes in a sample.
+"""Noise distributions over classes, draws from them, and expected class counts in a sample.
 
 Probabilities are float64 arrays on the host, with one entry per class. Classes with probability 0
 are never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
 
-Removing accidental hits (`where & ~hits`) and drawing without replacement are independent choices.
-The derivations of NCE and ranking NCE keep hits, whereas sampled softmax and retrieval remove hits.
+Accidental hits are draws that equal a target. Removing them (`where & ~hits`) does not depend on
+drawing without replacement: NCE and ranking NCE keep hits, sampled softmax and retrieval do not.
 """
 
 import math
@@ -155,7 +155,7 @@ def solve_alpha(
 def accidental_hits(
     targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
 ) -> Bool[Array, "m n"]:
-    """Return a mask of the candidates whose id equals one of the targets of the anchor.
+    """Return a mask of the candidates whose id equals one of the anchor's targets.
 
     Candidates have shape (n,) or (m, n), and targets (m,) or (m, t).
 
@@ -194,7 +194,7 @@ def hit_rate(
 
 
 class AliasTable(NamedTuple):
-    """An alias table (Walker 1977).
+    """A table for drawing classes in constant time per draw (alias method, Walker 1977).
 
     All columns have the same mass, and each column is shared by at most two classes.
     """
@@ -291,7 +291,7 @@ def check_distinct(num: int, possible: int) -> None:
 def draw_unique(
     rng: Key[Array, ""], table: AliasTable, num: int
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
-    """Return `num` distinct classes in the order drawn, and the number of draws with repeats.
+    """Return `num` distinct classes in the order drawn, and the number of draws this took.
 
     Classes are drawn with replacement until `num` distinct classes are found, as in TensorFlow's
     unique candidate samplers. `expected_count` computes expected counts from the number of draws.

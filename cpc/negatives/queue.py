@@ -16,7 +16,7 @@ from cpc.types import AnyPosition, Position, check_number, check_shape
 
 
 class Queue(NamedTuple):
-    """A ring buffer of latents with a fixed size, stored as a pytree in the training state."""
+    """A fixed-size ring buffer of latents, stored as a pytree in the training state."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition

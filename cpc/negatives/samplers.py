@@ -43,7 +43,7 @@ def sample_uniform(
     wanted = jnp.minimum(num_negatives, allowed.sum(1, dtype=jnp.int32))
 
     def halve(state):
-        """Set one bit of the threshold at or below which the wanted number of entries are."""
+        """Set one bit of the threshold that the wanted number of entries do not exceed."""
         bit, low, threshold, found = state
         highest = low | (bit - 1)
         number = (order <= highest[:, None]).sum(1, dtype=jnp.int32)
@@ -147,10 +147,10 @@ def uniform_draws(num: int) -> NegativeSampler:
 def draw_by_units(
     rng: Array, units: Int[Array, "m n"], num: int
 ) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
-    """Draw candidate ids with replacement, with probabilities proportional to the units of a row.
+    """Draw candidate ids with replacement, in proportion to each row's integer units.
 
-    Units are integers, so their cumulative sum is exact and candidates with 0 units are never
-    drawn. Each row must sum to less than 2^31. The mask is False for rows whose units are all 0.
+    The cumulative sum of integers is exact, so candidates with 0 units are never drawn. Each row
+    must sum to less than 2^31. The mask is False for rows whose units are all 0.
     """
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
@@ -233,12 +233,12 @@ def _first_highest(scores):
 
 
 def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
-    """Return a sampler of the negatives between two percentiles of the row's allowed scores.
+    """Return a sampler of the negatives between two percentiles of each anchor's allowed scores.
 
-    With r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
+    For r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
     including ceil(r high / 100), and at least one rank. Scores equal to the lowest or highest
-    selected score are also included. For example, (50, 100) selects the harder half, and (50, 95)
-    omits the hardest negatives, which are most often false negatives (Wu, Mosse, Zhuang, Yamins,
+    selected score are also included. For example, (50, 100) selects the harder half. (50, 95) omits
+    the hardest negatives, because they are most often false negatives (Wu, Mosse, Zhuang, Yamins,
     Goodman 2021, section 3).
 
     >>> choose = percentile_ring(25, 75)
@@ -263,7 +263,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
 
 
 def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array, "r m"]:
-    """Return the values of each row at the given 0-based ranks in ascending order.
+    """Return each row's values at the given ranks. Rank 0 is the lowest value.
 
     Floats are mapped to integers of the same order, whose bits are then determined one by one by
     counting smaller entries. On a CPU this is ten times faster than sorting rows of a thousand. NaN
@@ -288,7 +288,7 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
 
 
 def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
-    """Return a sampler that adds `num_mixed` mixtures of hard negatives to all allowed negatives.
+    """Return a sampler that adds `num_mixed` mixtures of hard negatives to the allowed negatives.
 
     s_new = a s_i + (1 - a) s_j  (Kalantidis et al. 2020, MoCHi, eq. 4)
 
@@ -321,7 +321,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
 
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
-    """Return mixtures of pairs of each anchor's s keys, rescaled to unit length.
+    """Mix random pairs of each anchor's s keys, and rescale the mixtures to unit length.
 
         z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
@@ -446,13 +446,13 @@ def _differentiated(primals, tangents):
 
 
 def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
-    """Return a sampler that draws `num` negatives by their scores, with importance correction.
+    """Return a sampler that draws high-scoring negatives more often and corrects their scores.
 
     The probability q_j of a negative with score s_j is proportional to exp(sharpness s_j) over the
     r allowed negatives. The returned scores are s_j - log(r q_j), so the sum of their exponentials
     has the same mean as with `num` uniform draws. Its variance decreases as q approaches exp(s).
-    With sharpness 1, every returned score is log mean_j exp(s_j), which gives InfoNCE over all
-    allowed negatives at N = num + 1. Sharpness 0 is the same as `uniform_draws`.
+    If sharpness is 1, every returned score is log mean_j exp(s_j), as in InfoNCE over all allowed
+    negatives at N = num + 1. If it is 0, the sampler is `uniform_draws`.
 
     The positive is not drawn and not corrected, so the loss is a self-normalised importance
     estimate whose bias decreases with num. The negatives depend on the anchor, and N counts
