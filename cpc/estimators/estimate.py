@@ -5,9 +5,9 @@ joint distribution, pairs (i, j) from the product of the marginals, and the dens
 is r(x, y) = p(x, y) / (p(x) p(y)). "best f" is the critic with the best expected estimate.
 
 InfoNCE, its interpolation with TUBA, and ML-CPC classify the pairs of a batch and have a ceiling.
-DV, MINE, TUBA, NWJ, JS, SMILE and CLUB have no ceiling. Those that average e^f have a variance that
-grows as e^I: the partition of n draws from a Gaussian distribution has variance (e^(2I) - 1) / n,
-and a batch without samples from the tail gives too high a value (McAllester & Stratos 2020).
+DV, MINE, TUBA, NWJ, JS, SMILE and CLUB have no ceiling. If an estimator averages e^f, its variance
+grows as e^I: for n Gaussian draws, this average (the partition) has variance (e^(2I) - 1) / n, and
+a batch without samples from the tail gives too high a value (McAllester & Stratos 2020).
 
 Scores that are not square, or that contain a single pair, raise `UserError`.
 """
@@ -33,7 +33,7 @@ from cpc.types import UserError, check_number, check_shape
 )
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A pytree of an estimate of mutual information I and the guarantees of its estimator.
+    """An estimate of mutual information I with its estimator's guarantees, stored as a pytree.
 
     >>> Estimate(1.5, is_bound=True, ceiling=4.2, side="lower")
     Estimate(value=1.5, is_bound=True, ceiling=4.2, side='lower')
@@ -212,7 +212,7 @@ def mine(
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
-    The value is that of `donsker_varadhan`. The gradient is that of mean f_ii - u / b, where
+    The value equals `donsker_varadhan`. The gradient is that of mean f_ii - u / b, where
     u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is treated as a constant. The
     moving average over training steps reduces the bias of the gradient, but not of the value.
 
@@ -360,7 +360,7 @@ def ksg(
     neighbour of the pair, and n_y the same for y. Distances are the largest coordinate difference.
 
     The estimate may be above or below I, has the ceiling psi(n) - psi(k), and is accurate only in
-    few dimensions. Scale x and y to comparable ranges first. Runs on the host in O(n log n) time.
+    few dimensions. Scale x and y to comparable ranges first. It takes O(n log n) time on the host.
 
     Raises:
       UserError: k is not between 1 and n - 1, or there are more than k copies of one pair.
@@ -395,8 +395,8 @@ def cca(
 
     -1/2 sum_i log(1 - rho_i^2), with rho_i the canonical correlations.
 
-    Returns an infinite estimate if a linear combination of y is an exact linear function of x. Only
-    linear dependence counts. For independent Gaussian data it is dx dy / (2 n) too high on average.
+    Only linear dependence counts. The estimate is infinite if a linear combination of y is an exact
+    linear function of x. For independent Gaussian data it is dx dy / (2 n) too high on average.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])
