@@ -33,7 +33,7 @@ Batch: TypeAlias = dict[str, Any]
 class Position(NamedTuple):
     """Positions of latents in a batch, as int32 arrays with one entry per latent.
 
-    Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`, which
+    Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`. Rules
     broadcast the two positions against each other.
     """
 
@@ -52,8 +52,8 @@ class Position(NamedTuple):
     ) -> "Position":
         """Return the positions of all latents in a batch as NumPy arrays.
 
-        `grid(b, t)` is for latents (b, t, d) of sequences, and `grid(b, i, j)` for latents
-        (b, i, j, d) of images, in which patch rows are times and patch columns are lanes.
+        Sequences with latents (b, t, d) use `grid(b, t)`. Images with latents (b, i, j, d) use
+        `grid(b, i, j)`. Their patch rows are times, and their patch columns are lanes.
 
         Args:
           num_sequences: b, the number of windows or images.

@@ -66,7 +66,7 @@ def split(scores):
 
 
 def off_diagonal(n):
-    """Return a mask (n, n) of the product pairs, which are off the diagonal."""
+    """Return a mask (n, n) of the product pairs, the entries off the diagonal."""
     return ~jnp.eye(n, dtype=bool)
 
 
@@ -83,7 +83,7 @@ def log_mean_exp_off(product):
 
 
 def exp(scores):
-    """Return e^s, or its tangent at s = 75 for larger s, which stays finite in float32.
+    """Return e^s up to s = 75. Above, return its tangent there, which is finite in float32.
 
     The supremum of r s - e^s over s is unchanged for ratios r below e^75, and so are the bounds
     that rely on it. A diverging critic gets a finite value far below I and a finite gradient.
@@ -97,7 +97,7 @@ def info_nce(scores: Float[Array, "n n"]) -> Estimate:
 
     log n + mean_i [ f_ii - log sum_j e^f_ij ]; best f = log r + any h(x).
 
-    The estimate is a lower bound with the ceiling log n. With the best critic it is about 10 % too
+    The estimate is a lower bound with the ceiling log n. For the best critic, it is about 10 % too
     low if I is half of the ceiling.
 
     >>> info_nce(jnp.zeros((4, 4))).value
@@ -300,7 +300,7 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip)
 
     The joint scores are not clipped. Train the critic with `js_objective`, whose optimum is
-    f = log r. With clip = inf the estimate equals `donsker_varadhan`.
+    f = log r. If clip = inf, the estimate equals `donsker_varadhan`.
 
     The estimate has a small variance, but it is not a bound: its bias may have either sign. With
     the exact critic it is up to 2 nats too high. The error of a poorly fitted critic can hide this.

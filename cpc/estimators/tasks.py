@@ -222,7 +222,7 @@ def markov_task(
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """Return the stationary distribution of a Markov chain, which solves pi P = pi, in float64."""
+    """Return a Markov chain's stationary distribution in float64, the solution of pi P = pi."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
     found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
     found = np.where(found > 1e-12, found, 0.0)  # states that are never entered

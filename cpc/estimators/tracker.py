@@ -98,10 +98,10 @@ def split_by_group(
 ) -> GroupSplit:
     """Split the bound between sequences by each sequence's group g, such as its speaker.
 
-    If c determines g, the chain rule is I(z; c) = I(z; g) + I(z; c | g). With N_g candidates from
-    the anchor's own group, which are draws from p(z | g), log N_g - L is a lower bound on the
-    second term. Its difference from log N - L of the same anchors estimates the first term. This
-    difference of two bounds is not a bound.
+    If c determines g, the chain rule is I(z; c) = I(z; g) + I(z; c | g). Let N_g candidates be
+    from the anchor's own group, and thus draws from p(z | g). Then log N_g - L is a lower bound on
+    the second term. Its difference from log N - L of the same anchors estimates the first term.
+    This difference of two bounds is not a bound.
 
     Args:
       group: each sequence's group. A group below 0 is unknown, and no other sequence shares it.
@@ -205,7 +205,7 @@ class Tracker:
         warn       R / log N is at most 0.9, and the value is up to 38 % too low
         saturated  R / log N is above 0.9
 
-    With N = 16, the value is already 25 % too low at R / log N = 0.6.
+    For N = 16, the value is already 25 % too low at R / log N = 0.6.
     """
 
     is_bound: bool
@@ -256,7 +256,7 @@ class Tracker:
     def warning(self, track: Track, labels: Sequence[str]) -> str | None:
         """Return a warning if the value is worse than chance, at chance or at its ceiling.
 
-        `labels` name the offset of each entry of the track, such as "2" or "2 down".
+        `labels` name the track's offsets, such as "2" or "2 down".
         """
         named = list(zip(labels, track.state, strict=True))
         if "diverged" in track.state:

@@ -1,4 +1,4 @@
-"""Contrastive losses, which are pure functions of positive and negative scores.
+"""Contrastive losses, as pure functions of positive and negative scores.
 
 A loss takes the scores of the positives (m,), the scores of the negatives (m, n) and a mask of the
 negatives, `where`, and returns one loss per anchor (m,). Masked entries may be NaN and receive a

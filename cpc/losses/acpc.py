@@ -121,9 +121,9 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     costs[f, k] is the cost of frame f under prediction k. There must be at least as many frames as
     predictions. If the costs are -log p and all paths are equally likely, the first form is the
-    negative log likelihood of the frames, up to the log of the number of paths.
+    frames' negative log likelihood, up to the log of the number of paths.
 
-    With equal costs, C is the cost of F frames minus the log of the number of paths:
+    If all costs are equal, C is the cost of F frames minus the log of the number of paths:
 
     >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
     Array(0., dtype=float32)
@@ -207,7 +207,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """Return the summed cost of a block of anchors with queries q (k, b, a, d), and statistics."""
+    """Return the summed cost and statistics of one block of anchors, with queries (k, b, a, d)."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)

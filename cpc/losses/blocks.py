@@ -337,7 +337,7 @@ def anchor_scores(
 
 
 def _differentiate(positive, negatives, where):
-    """Return InfoNCE and its derivatives by the scores, which are 0 without negatives."""
+    """Return InfoNCE and its derivatives by the scores. All are 0 if there are no negatives."""
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])

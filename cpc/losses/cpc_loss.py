@@ -110,8 +110,8 @@ def cpc_loss(
         the same lanes and consecutive times from the same start. If it has a `shard_size`, the
         sequences must be ordered by shard. Pairs that these two exclude are not scored.
       loss: loss per anchor, such as those of this package. Options bound by `functools.partial` may
-        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also uses all
-        allowed candidates of the anchor's group as positives, and ignores `sampler`. Debiased and
+        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon's positives also
+        include all allowed candidates of the anchor's group, and it ignores `sampler`. Debiased and
         hard-weighted losses need z and predictions of unit length. Their floor is -1 / tau.
       sampler: sampler(rng, positive, negatives, where) -> (selected negatives, their mask).
       bias: added to every score, for sigmoid or nce. Debiased and hard-weighted losses need 0.

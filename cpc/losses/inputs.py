@@ -61,7 +61,7 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler:
 def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
-    """Return the outputs with zeros for padding, and the latents with one row (a,) per sequence."""
+    """Return the outputs with zeros for padding, and `Latents` (b, a), one row per sequence."""
     mask = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may be NaN, and 0 * NaN is NaN
         masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
@@ -164,7 +164,7 @@ def check_negatives(
     """Validate that an anchor has a positive and a negative, if all positions are known.
 
     Masks are ignored, because a batch may consist mostly of padding. Blocks of anchors are compared
-    with all candidates until an anchor passes, which is usually in the first block.
+    with all candidates until an anchor passes, usually in the first block.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return

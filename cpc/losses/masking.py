@@ -79,7 +79,7 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
-    """Return the rows with all scores divided by a temperature."""
+    """Divide all scores by a temperature."""
     check_number("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)

@@ -106,8 +106,8 @@ def nce(
     L = -log sigma(D_0) - sum_(j = 1..k) log sigma(-D_j),  D = s - log Z - log(k q)
 
     Each candidate is classified as data or noise, with k noise samples from the density q (Gutmann
-    & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c), which is
-    normalised if log Z is fixed at 0. log N - L is not defined.
+    & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c). If log Z
+    is fixed at 0, this is a normalised log probability. log N - L is not defined.
 
     Args:
       positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p,
@@ -221,7 +221,7 @@ def debiased(
       least: lowest possible score, which is -1 for a cosine.
       extra_positives: scores of the draws v. By default the positive is the only draw.
 
-    With equal scores the correction cancels and the loss is log N:
+    If all scores are equal, the correction cancels and the loss is log N:
 
     >>> debiased(jnp.ones(1), jnp.ones((1, 3)), prior=0.1, temperature=0.5) - jnp.log(4.0)
     Array([0.], dtype=float32)

@@ -68,7 +68,7 @@ def sampled_logistic(
 
     (TensorFlow, "Candidate sampling"), where Q is the expected count of a class in the sample. If
     accidental hits are removed, the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
-    log p. An anchor whose sample contains only hits has loss 0, which biases the optimum for small
+    log p. An anchor whose sample contains only hits has loss 0. This biases the optimum for small
     samples. The arguments are the same as for `sampled_softmax`.
 
     A positive with odds of 3 has loss log(4 / 3), and so has a negative with odds of 1 / 3:
@@ -165,9 +165,9 @@ def candidate_sampling(
     """Return each input's loss, in nats, over a sample of the v classes.
 
     All inputs share the sample. The score of a class with weights w and bias b for input x is
-    w . x + b, minus log Q if `subtract_log_q` is True. With `sampled_softmax` the loss equals
-    tf.nn.sampled_softmax_loss, and with `sampled_logistic` it equals tf.nn.nce_loss (which keeps
-    accidental hits by default). For evaluation, use the loss over all classes, which is
+    w . x + b, minus log Q if `subtract_log_q` is True. If the loss is `sampled_softmax`, the result
+    equals tf.nn.sampled_softmax_loss. If it is `sampled_logistic`, the result equals tf.nn.nce_loss
+    (which keeps accidental hits by default). For evaluation, use the loss over all classes:
     `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
 
     Args:

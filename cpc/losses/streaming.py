@@ -50,10 +50,10 @@ def streaming_info_nce(
     q_i is the query of anchor i, and k_j the key of candidate j. The positive is the candidate of
     the same sequence and lane at time + offset, and the negatives j are the other candidates that
     the rule allows. Values and gradients equal those of `info_nce` on the matrix of scores, but the
-    matrix is never stored. Each block of anchors is scored once for the loss, the rank and both
-    gradients, which takes 3 matrix products, or 4 if rows are tiled. The loss alone takes one. The
-    gradient of the keys assumes the same cotangent for all anchors, as from a mean or a sum. Other
-    cotangents are detected at run time and need a second pass.
+    matrix is never stored. The loss takes 1 matrix product. The loss, the rank and both gradients
+    take 3, or 4 if the candidates are split into tiles, because each block of anchors is scored
+    once. The keys' gradient assumes the same cotangent for all anchors, as from a mean or a sum.
+    Other cotangents are detected at run time and need a second pass.
 
     Args:
       queries: vectors of the anchors.
@@ -61,7 +61,7 @@ def streaming_info_nce(
       anchors, candidates: positions, (m,) and (n,).
       rule: decides which candidates may be negatives.
       offset: number of steps from an anchor to its positive, or 0 for two views of a latent.
-      temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
+      temperature: tau. It divides the queries, before they are cast to the dtype of the keys.
       where_anchors: mask of the anchors. Masked anchors may be NaN, with loss 0 and no gradient.
       where_candidates: mask of the candidates. Masked candidates may be NaN.
       block, columns: as in `cpc_loss`. Each score of a block takes 12 bytes.

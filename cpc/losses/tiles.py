@@ -71,10 +71,10 @@ class Negatives(NamedTuple):
 def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Return the default number of anchors per block for the current backend.
 
-    The default is 512 anchors on a CPU, or more if rows are so short that a larger block fits in
-    the cache. An accelerator launches about 15 kernels per block, so its default is 8192, or as
-    many anchors as fit without splitting rows. If `columns` candidates are scored at a time, the
-    scores of a block also stay within `limits`. The anchors of all shards count together.
+    The default is 512 anchors on a CPU, or more if there are so few candidates that a larger block
+    fits in the cache. An accelerator launches about 15 kernels per block, so its default is 8192,
+    or as many anchors as fit without splitting candidates. If `columns` candidates are scored at a
+    time, a block's scores also stay within `limits`. The anchors of all shards count together.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)

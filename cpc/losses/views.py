@@ -98,8 +98,8 @@ def sup_con(
     L_in  = -log [ mean_p e^(s_p / tau) / sum_a e^(s_a / tau) ]
 
     (Khosla et al. 2020, eq. 2 and 3), where p runs over the positives of an anchor, and a over its
-    positives and negatives. L_in <= L_out, and the paper prefers L_out. With one positive, both
-    equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
+    positives and negatives. L_in <= L_out, and the paper prefers L_out. If there is one positive,
+    both equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
 
     Args:
       positive: cosine scores of the other latents in the anchor's class.

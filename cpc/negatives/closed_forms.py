@@ -47,8 +47,8 @@ def min_negatives_without_replacement(
     1 - C(P - H, k) / C(P, k) >= h
 
     This is the hypergeometric counterpart of `min_negatives`. The result is the smallest such k for
-    a pool of P negatives (`pool_size`) with H hard negatives (`num_hard`), where h
-    (`required_rate`) is the required probability of at least one hard negative.
+    a pool of P negatives (`pool_size`), of which H are hard (`num_hard`). h (`required_rate`) is
+    the required probability of at least one hard negative.
 
     Eight of ten negatives always include a hard negative if three of the ten are hard:
 
@@ -135,7 +135,7 @@ def exclude_window(
       width: D, in latents.
       num_negatives: K, the number of draws.
 
-    Two draws from two latents, which are false negatives with probability 1/2 and 0:
+    Two draws from two latents, whose probabilities of being a false negative are 1/2 and 0:
 
     >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
     0.5

@@ -86,7 +86,7 @@ def expected_count(
 ) -> float | Float[np.ndarray, "..."]:
     """Return the expected count Q of a class in a sample. Sampled losses subtract its logarithm.
 
-    With replacement, Q = K q for K draws. Without replacement, Q = 1 - (1 - q)^tries, where
+    If classes may repeat, Q = K q for K draws. If `unique` is true, Q = 1 - (1 - q)^tries, and
     `num_draws` is the number of tries returned by `draw_unique`.
 
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
@@ -265,7 +265,7 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
 
 
 def _two_words(rng, shape) -> Any:
-    """Return two arrays of random 32-bit words, which are both halves of a Threefry block."""
+    """Return two arrays of random 32-bit words, the two halves of each Threefry block."""
     if "threefry" not in str(jax.random.key_impl(rng)):
         return jax.random.bits(rng, (2, *shape), jnp.uint32)
     count = jnp.arange(2 * math.prod(shape), dtype=jnp.uint32)
@@ -297,7 +297,7 @@ def draw_unique(
     unique candidate samplers. `expected_count` computes expected counts from the number of draws.
 
     Raises:
-      UserError: fewer than `num` classes can be drawn. With a traced table, missing ids are -1.
+      UserError: fewer than `num` classes can be drawn. If the table is traced, missing ids are -1.
 
     >>> ids, num_draws = draw_unique(jax.random.key(0), alias_table(np.array([0.0, 2.0, 3.0])), 2)
     >>> sorted(ids.tolist()), int(num_draws) >= 2

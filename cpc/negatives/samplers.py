@@ -101,8 +101,8 @@ def uniform_subset(num: int) -> NegativeSampler:
 def with_zero() -> NegativeSampler:
     """Return a sampler of all negatives and an additional candidate whose score is always 0.
 
-    This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018), which intends to exclude
-    the anchor's own sentence but sets its score to 0 before the softmax instead of minus infinity.
+    This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018). To exclude the anchor's
+    own sentence, that code sets its score to 0 before the softmax instead of minus infinity.
     The additional candidate is not a draw from the data, so log N - L is not a bound for any rule.
 
     >>> scores, where = with_zero()(
@@ -200,10 +200,10 @@ def _hardest(negatives, where, num):
 def semi_hard(margin: float | int) -> NegativeSampler:
     """Return a sampler of negatives whose score is below the positive's by less than the margin.
 
-    The scores s satisfy s+ - margin < s < s+ for the positive's score s+, which for distances is
-    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). The paper
-    does not specify what to do if a row has no such negative. The sampler then selects the hardest
-    negative below the positive, or the negative with the lowest score if all are above it.
+    The scores s satisfy s+ - margin < s < s+ for the positive's score s+. In terms of distances,
+    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). If an anchor
+    has no such negative, a case that the paper leaves open, the sampler selects the hardest
+    negative below the positive. If all are above it, it selects the one with the lowest score.
 
     The second row has no score in the band (0, 1), and the third has none below its positive:
 

@@ -138,7 +138,7 @@ def hold_entropy(
 def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
     """Map an unconstrained parameter to a temperature between bounds.
 
-    tau = low (high / low)^sigmoid(raw), which is the geometric mean of the bounds at raw = 0.
+    tau = low (high / low)^sigmoid(raw). At raw = 0, tau is the geometric mean of the bounds.
 
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)

@@ -104,10 +104,10 @@ def gathered_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return `summed_losses` of each device's anchors against all keys, which are gathered once.
+    """Return `summed_losses` of each device's anchors against all keys, after gathering these once.
 
     Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
-    reduce-scatter. Losses are summed outside of shard_map, which avoids another reduction.
+    reduce-scatter. Summing the losses outside of shard_map avoids another reduction.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
@@ -182,8 +182,8 @@ def ring_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of InfoNCE over all allowed negatives, with a ring over a mesh axis.
 
-    Each tile is one device's shard of the keys. A device scores its own shard, which has all its
-    positives, first.
+    Each tile is one device's shard of the keys. A device scores its own shard first, because this
+    shard contains all of its positives.
     """
     num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
