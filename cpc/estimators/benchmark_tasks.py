@@ -19,7 +19,7 @@ from cpc.types import check_number
 
 
 def beyond_normal() -> tuple[Task, ...]:
-    """Return the forty tasks, with the names and in the order of the public benchmark.
+    """Return the forty tasks, named and ordered as in the public benchmark.
 
     The public benchmark rescales all tasks to unit variance. This does not change the information.
     To reproduce it, divide samples by their standard deviation.

@@ -259,7 +259,7 @@ def tuba(
 
 
 def nwj(scores: Float[Array, "n n"]) -> Estimate:
-    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010).
+    """Estimate I by the NWJ lower bound (Nguyen, Wainwright & Jordan 2010).
 
     mean f_ii - mean_(i != j) e^(f_ij - 1); best f = 1 + log r.
 

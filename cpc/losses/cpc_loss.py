@@ -118,8 +118,8 @@ def cpc_loss(
       where: mask of the latents. Masked latents are not used as anchors, positives or candidates.
       offsets: offsets of the predictions, in ascending order. Defaults to 1 to k.
       maps: the matrices W_k, if predictions are exactly W_k c. On one device, if contexts are
-        narrower than latents, scores are computed as c . (W_k^T z), which needs fewer operations
-        and is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
+        narrower than latents, scores are computed as c . (W_k^T z). This needs fewer operations and
+        is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
       block: number of anchors scored at a time, by default at least 512 on a CPU and 8192
         elsewhere. It affects only memory and speed, except that a random `sampler` draws different
         negatives. The memory that a block needs is not checked.

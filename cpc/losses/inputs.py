@@ -1,4 +1,4 @@
-"""Validation of the common arguments of batch losses, and removal of padding from their arrays.
+"""Argument validation for the batch losses, and removal of padding from their arrays.
 
 Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python. Traced
 positions are checked in the compiled program.

@@ -112,7 +112,7 @@ def nce(
     Args:
       positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p,
         which means that it is data with weight 1 / p and noise with weight 1 - 1 / p.
-      negatives: scores of the noise samples, including accidental hits.
+      negatives: scores of the noise samples, including accidental hits (draws of the positive).
       log_noise_positive: log q of the positives, as one number, (m,) or (m, p).
       log_noise_negatives: log q of the negatives, as one number, (n,) or (m, n).
       log_normalizer: log Z, as one number or one per anchor. If learned, it absorbs constants.
@@ -184,8 +184,7 @@ def decoupled_weights(
 
     w_i = 2 - m e^(s_i / sigma) / sum_j e^(s_j / sigma)  (Yeh et al. 2022)
 
-    The weights have mean 1, are larger for low scores, and have no gradient. They depend on all m
-    anchors.
+    The weights have mean 1, are larger for low scores, depend on all anchors, and have no gradient.
 
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)

@@ -1,4 +1,7 @@
-"""Softmax and logistic losses over a vocabulary, or over a sample of it as in TensorFlow."""
+"""Softmax and logistic losses over a vocabulary, or over a sample of it as in TensorFlow.
+
+An accidental hit is a sampled class that is also a true class of the anchor.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, Unpack

@@ -364,6 +364,6 @@ def rescale_sums(
     seen: Negatives,
     size: Float[Array, "*#all m"],
 ) -> Float[Array, "... m r"]:
-    """Return derivatives by negatives from sums of e^(s - M), where M is `highest` at each tile."""
+    """Return derivatives by negatives from sums of e^(s - M), with each tile's `highest` as M."""
     factor = jnp.exp(highest - seen.highest) * size / jnp.where(seen.total > 0, seen.total, 1.0)
     return factor[..., None] * exp

@@ -39,7 +39,7 @@ class AuditRow(NamedTuple):
 
 
 Audit: TypeAlias = tuple[AuditRow, ...]
-#: Unit and meaning of each number by name. NAME_predicted is the prediction of the observed NAME.
+#: Unit and meaning of each number by name. NAME_predicted is the predicted value of NAME.
 WORDS = {
     "anchors": ("anchors", "that have a positive, over all batches and offsets"),
     "anchors_without_negative": ("of anchors", "are left out of the loss"),
@@ -152,7 +152,7 @@ def audit_rule(
       labels: class of each latent, as an array with the shape of the positions, or a list of such
         arrays for several batches. Classes below 0 are unknown. A negative with the positive's
         class is a false negative.
-      utterances: recording of each latent, in the same format. Defaults to the sequence.
+      utterances: each latent's recording, in the same format. Defaults to the sequence.
       sampler: sampler that is applied after the rule. By default all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), by default independent normal scores.
       num_anchors: maximum number of anchors per batch and offset. Larger batches are subsampled.

@@ -17,7 +17,7 @@ SLACK = 1e-12
 
 
 def min_negatives(density: float | int, required_rate: float | int) -> int:
-    """Return how many independent negatives include a hard negative with a given probability.
+    """Return the number of independent negatives needed for a given chance of a hard one.
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
@@ -42,7 +42,7 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 def min_negatives_without_replacement(
     num_hard: int, pool_size: int, required_rate: float | int
 ) -> int:
-    """Return how many distinct negatives of a pool include a hard one with a given probability.
+    """Return the number of distinct negatives of a pool needed for a given chance of a hard one.
 
     1 - C(P - H, k) / C(P, k) >= h
 
@@ -72,7 +72,7 @@ def min_negatives_without_replacement(
 def effective_margin(
     beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
 ) -> float:
-    """Return the score of the positive at which its softmax weight is 1/2 against K negatives.
+    """Return the positive's score at which its softmax weight against K negatives is 1/2.
 
     m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
 

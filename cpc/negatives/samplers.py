@@ -188,7 +188,6 @@ def hardest(num: int) -> NegativeSampler:
 
 
 def _hardest(negatives, where, num):
-    """Return the `num` highest scores in descending order, and a mask of the allowed scores."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
     chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
@@ -456,8 +455,8 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
 
     The positive is not drawn and not corrected, so the loss is a self-normalised importance
     estimate whose bias decreases with num. The negatives depend on the anchor, and N counts
-    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. With sharpness
-    1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
+    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. If sharpness
+    is 1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)
