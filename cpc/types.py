@@ -241,7 +241,7 @@ def check_number(name: str, value: Any, **bounds: Any) -> None:
 
 
 def check_shape(name: str, value: Any, *axes: int | str) -> None:
-    """Raise UserError unless an array's axes have the given sizes. A letter matches any size.
+    """Raise UserError unless an argument is an array of the given shape. Letters match any size.
 
     >>> check_shape("scores", np.zeros((2, 3)), 2, "n")
     """

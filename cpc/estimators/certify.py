@@ -86,7 +86,7 @@ def certify(
     The expected value must be on the `side` of the truth that the estimator declares: for every
     tested critic if `is_bound` is true, and otherwise for the exact critic. On Gaussian batches the
     mean is checked if the partition, mean e^f, is well sampled. At higher information, most batches
-    of a correct bound may be on the wrong side although their mean is not. 1 in 20 must be right.
+    of a correct bound may be on the wrong side, unlike their mean, so only 1 in 20 must be right.
 
     The `ceiling` must be reached and never exceeded, and rows of scores must be x. Values and
     gradients must be finite for scores of +-1e4, and not NaN for impossible pairs with score -inf.

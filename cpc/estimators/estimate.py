@@ -83,7 +83,7 @@ def log_mean_exp_off(product):
 
 
 def exp(scores):
-    """Return e^s up to s = 75. Above, return its tangent there, which is finite in float32.
+    """Return e^s up to s = 75, and its tangent above. The tangent stays finite in float32.
 
     The supremum of r s - e^s over s is unchanged for ratios r below e^75, and so are the bounds
     that rely on it. A diverging critic gets a finite value far below I and a finite gradient.

@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
     @property
     def can_tile(self) -> bool:
-        """Whether scores can be split into tiles: only InfoNCE over all negatives."""
+        """Whether scores can be split into tiles. Only InfoNCE over all negatives allows it."""
         return self.loss is None and self.sampler is None
 
     def num_shards(self, num_sequences: int) -> int:

@@ -38,9 +38,9 @@ def info_nce(
 
     L = log [ e^s+ + sum_j e^s_j ] - s+, over the negatives j (van den Oord et al. 2018, eq. 4).
 
-    If the negatives, in any number, have density q, the optimal score is log p(x|c) / q(x) + h(c)
-    with any h. Let N be 1 + the number of negatives. log N - L is a lower bound on the mutual
-    information if the negatives are independent draws from the marginal, or else an estimate.
+    For any number of negatives drawn from q, the optimal score is log p(x|c) / q(x) + h(c) with any
+    h. Let N be 1 + the number of negatives. log N - L is a lower bound on the mutual information if
+    the negatives are independent draws from the marginal. Otherwise it is an estimate.
 
     If an anchor has several positives, its loss is the mean over them. Positives are not contrasted
     with each other. The temperature divides all scores.

@@ -74,7 +74,7 @@ class LossSpec(NamedTuple):
         return describe(self.function)
 
     def bind(self, options: Mapping[str, Any]) -> AnchorLoss:
-        """Bind the given options that the loss takes as arguments, and ignore the others.
+        """Return the loss with the given options bound. Options that it does not take are ignored.
 
         >>> LOSSES["debiased"].bind({"prior": 0.2, "margin": 1.0}).keywords
         {'prior': 0.2}

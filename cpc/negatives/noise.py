@@ -3,8 +3,9 @@
 Probabilities are float64 arrays on the host, with one entry per class. Classes with probability 0
 are never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
 
-Accidental hits are draws that equal a target. Removing them (`where & ~hits`) does not depend on
-drawing without replacement: NCE and ranking NCE keep hits, sampled softmax and retrieval do not.
+Accidental hits are draws that equal a target. Removing them (`where & ~hits`) and drawing without
+replacement are independent choices. The derivations of NCE and ranking NCE keep hits, but sampled
+softmax and retrieval remove them.
 """
 
 import math

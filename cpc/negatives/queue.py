@@ -97,7 +97,7 @@ def push(
 def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
     """Return the number of steps since each latent was added, or -1 for empty slots.
 
-    If each step adds m of n latents, they are up to ceil(n / m) steps old before the next push.
+    If each step adds m latents, the n slots are up to ceil(n / m) steps old before the next push.
 
     >>> here = Position(*(jnp.zeros(1, jnp.int32),) * 4)
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)
