@@ -33,7 +33,7 @@ Batch: TypeAlias = dict[str, Any]
 class Position(NamedTuple):
     """Positions of latents in a batch, as int32 arrays with one entry per latent.
 
-    Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`, which
+    Positions are the only input of negative rules, `rule(anchor, candidate, offset) -> bool`. Rules
     broadcast the two positions against each other.
     """
 
@@ -52,14 +52,14 @@ class Position(NamedTuple):
     ) -> "Position":
         """Return the positions of all latents in a batch as NumPy arrays.
 
-        `grid(b, t)` is for latents (b, t, d) of sequences, and `grid(b, i, j)` for latents
-        (b, i, j, d) of images, in which patch rows are times and patch columns are lanes.
+        Sequences with latents (b, t, d) use `grid(b, t)`. Images with latents (b, i, j, d) use
+        `grid(b, i, j)`. Their patch rows are times, and their patch columns are lanes.
 
         Args:
           num_sequences: b, the number of windows or images.
           num_times: t, the number of latents in a sequence or of patch rows in an image.
           num_lanes: number of patch columns in an image, or None for sequences.
-          group: speaker or class of each sequence, (b,). By default each sequence has its own.
+          group: each sequence's speaker or class, (b,). By default every sequence is its own group.
 
         >>> Position.grid(2, 3).sequence
         array([[0, 0, 0],
@@ -84,7 +84,7 @@ class Position(NamedTuple):
 
 
 class SoundPosition(NamedTuple):
-    """A `Position` with the sample range of each latent, for rules that compare sound.
+    """A `Position` with each latent's sample range, for rules that exclude overlapping sound.
 
     Samples are indexed in the concatenation of all recordings, modulo 2^32.
     """
@@ -127,8 +127,7 @@ class Rule:
     """A rule that selects candidates as negatives, `rule(anchor, candidate, offset) -> bool`.
 
     No rule allows the positive. Rules are combined with `&`. `aligned` and `shard_size` must agree
-    with `allows`, because `cpc_loss` uses them to skip pairs that the rule excludes, which does not
-    change the loss.
+    with `allows`, because `cpc_loss` uses them to skip pairs that the rule excludes anyway.
 
     >>> late = Rule("late", lambda anchor, candidate, offset: candidate.time > 5)
     >>> (late & late).name
@@ -189,7 +188,7 @@ NegativeSampler: TypeAlias = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 class CPCOutputs(NamedTuple):
-    """Outputs of a CPC model for a batch."""
+    """A CPC model's outputs for one batch."""
 
     z: Array
     """Latents (b, t, d)."""
@@ -242,7 +241,7 @@ def check_number(name: str, value: Any, **bounds: Any) -> None:
 
 
 def check_shape(name: str, value: Any, *axes: int | str) -> None:
-    """Raise UserError unless an argument is an array with these axes. Letters match any size.
+    """Raise UserError unless an argument is an array of the given shape. Letters match any size.
 
     >>> check_shape("scores", np.zeros((2, 3)), 2, "n")
     """

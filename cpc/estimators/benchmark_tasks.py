@@ -1,7 +1,7 @@
 """The forty benchmark tasks of Czyz et al. (2023) with known mutual information.
 
-"Beyond Normal: On the Evaluation of Mutual Information Estimators". The tasks are distributions
-that are not normal, and smooth maps of x and y, which do not change the mutual information.
+"Beyond Normal: On the Evaluation of Mutual Information Estimators". A task is a distribution of x
+and y, possibly transformed by smooth maps. The maps do not change the mutual information.
 """
 
 import math
@@ -19,10 +19,10 @@ from cpc.types import check_number
 
 
 def beyond_normal() -> tuple[Task, ...]:
-    """Return the forty tasks, with the names and in the order of the public benchmark.
+    """Return the forty tasks, named and ordered as in the public benchmark.
 
-    The public benchmark rescales all tasks to unit variance, which does not change the information.
-    To reproduce this, divide samples by their standard deviation.
+    The public benchmark rescales all tasks to unit variance. This does not change the information.
+    To reproduce it, divide samples by their standard deviation.
 
     >>> tasks = beyond_normal()
     >>> len(tasks), tasks[0].name, round(tasks[0].mutual_information, 4)
@@ -59,7 +59,7 @@ def beyond_normal() -> tuple[Task, ...]:
 
 
 def normal_task(name: str, covariance: Float[np.ndarray, "d d"], dim_x: int) -> Task:
-    """Return a Gaussian task whose first dim_x dimensions are x and whose others are y."""
+    """Return a Gaussian task in which the first dim_x dimensions are x and the others are y."""
     root = jnp.asarray(np.linalg.cholesky(covariance), jnp.float32)
     # |x whiten_x|^2 = -2 log p(x) + const. A quadratic form with a matrix of equal entries would be
     # wrong under jit on the CPU, because jaxlib 0.10.2 fuses the product.
@@ -107,8 +107,8 @@ def two_pairs_task(dim: int) -> Task:
 def student_task(dim_x: int, dim_y: int, df: int) -> Task:
     """Return a task of an uncorrelated Student's t-distribution, in which x and y share a scale.
 
-    (x, y) = z sqrt(df / chi^2_df), with z standard normal. I is `student_information`, none of
-    which comes from linear dependence.
+    (x, y) = z sqrt(df / chi^2_df), with z standard normal. I is `student_information`. None of it
+    comes from linear dependence.
     """
     information = student_information(dim_x, dim_y, df)
 
@@ -151,7 +151,7 @@ def student_information(dim_x: int, dim_y: int, df: int) -> float:
 
 
 def additive_uniform_task(epsilon: float | int) -> Task:
-    """Return a task of x uniform on [0, 1] and y = x + uniform noise on [-epsilon, epsilon].
+    """Return a task with x uniform on [0, 1] and y = x + uniform noise on [-epsilon, epsilon].
 
     I = epsilon - ln(2 epsilon) for epsilon up to 1/2, and 1 / (4 epsilon) for larger epsilon.
     """
@@ -175,7 +175,7 @@ def additive_uniform_task(epsilon: float | int) -> Task:
 
 
 class Map(NamedTuple):
-    """An invertible smooth map of x or y and its inverse, which do not change the information."""
+    """An invertible smooth map of x or y, with its inverse. Maps keep the mutual information."""
 
     forward: Callable[[Array], Array]
     inverse: Callable[[Array], Array]

@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """The guarantees of an estimator and the results of all checks. Printing it gives a table."""
+    """An estimator's guarantees and the results of all checks. Printing it gives a table."""
 
     promise: str
     rows: tuple[Row, ...]
@@ -63,7 +63,7 @@ class Certificate(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """The guarantees of an estimator: sign is +1 for a lower bound, -1 for an upper one, or 0."""
+    """An estimator's guarantees: sign is +1 for a lower bound, -1 for an upper one, or else 0."""
 
     known: bool
     is_bound: bool
@@ -81,16 +81,16 @@ def certify(
     estimator: Callable[[Float[Array, "n n"]], Estimate | Float[Array, ""]],
     shift: float | int = 0.0,
 ) -> Certificate:
-    """Check the guarantees of an estimator on distributions whose information is known.
+    """Check an estimator's guarantees on distributions whose information is known.
 
-    The expected value must be on the `side` of the truth that the estimator declares, for every
-    tested critic if `is_bound`, and otherwise for the exact critic. On Gaussian batches the mean is
-    checked if the partition is well sampled. For more information, most batches of a correct bound
-    may be on the wrong side although their mean is not, so only 1 batch in 20 must be on its side.
+    The expected value must be on the `side` of the truth that the estimator declares: for every
+    tested critic if `is_bound` is true, and otherwise for the exact critic. On Gaussian batches the
+    mean is checked if the partition, mean e^f, is well sampled. At higher information, most batches
+    of a correct bound may be on the wrong side, unlike their mean, so only 1 in 20 must be right.
 
     The `ceiling` must be reached and never exceeded, and rows of scores must be x. Values and
     gradients must be finite for scores of +-1e4, and not NaN for impossible pairs with score -inf.
-    Further rows of the table are not judged. A result that is not an `Estimate` has no guarantees.
+    Other table rows are not judged. A result that is not an `Estimate` has no guarantees.
 
     Args:
       estimator: function of scores (n, n) that returns an `Estimate` or a number. It must be

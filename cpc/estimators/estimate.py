@@ -5,9 +5,9 @@ joint distribution, pairs (i, j) from the product of the marginals, and the dens
 is r(x, y) = p(x, y) / (p(x) p(y)). "best f" is the critic with the best expected estimate.
 
 InfoNCE, its interpolation with TUBA, and ML-CPC classify the pairs of a batch and have a ceiling.
-DV, MINE, TUBA, NWJ, JS, SMILE and CLUB have no ceiling. Those that average e^f have a variance that
-grows as e^I: the partition of n draws from a Gaussian distribution has variance (e^(2I) - 1) / n,
-and a batch without samples from the tail gives too high a value (McAllester & Stratos 2020).
+DV, MINE, TUBA, NWJ, JS, SMILE and CLUB have no ceiling. If an estimator averages e^f, its variance
+grows as e^I: for n Gaussian draws, this average (the partition) has variance (e^(2I) - 1) / n, and
+a batch without samples from the tail gives too high a value (McAllester & Stratos 2020).
 
 Scores that are not square, or that contain a single pair, raise `UserError`.
 """
@@ -33,7 +33,7 @@ from cpc.types import UserError, check_number, check_shape
 )
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A pytree of an estimate of mutual information I and the guarantees of its estimator.
+    """An estimate of mutual information I with its estimator's guarantees, stored as a pytree.
 
     >>> Estimate(1.5, is_bound=True, ceiling=4.2, side="lower")
     Estimate(value=1.5, is_bound=True, ceiling=4.2, side='lower')
@@ -66,7 +66,7 @@ def split(scores):
 
 
 def off_diagonal(n):
-    """Return a mask (n, n) of the product pairs, which are off the diagonal."""
+    """Return a mask (n, n) of the product pairs, the entries off the diagonal."""
     return ~jnp.eye(n, dtype=bool)
 
 
@@ -83,7 +83,7 @@ def log_mean_exp_off(product):
 
 
 def exp(scores):
-    """Return e^s, or its tangent at s = 75 for larger s, which stays finite in float32.
+    """Return e^s up to s = 75, and its tangent above. The tangent stays finite in float32.
 
     The supremum of r s - e^s over s is unchanged for ratios r below e^75, and so are the bounds
     that rely on it. A diverging critic gets a finite value far below I and a finite gradient.
@@ -97,7 +97,7 @@ def info_nce(scores: Float[Array, "n n"]) -> Estimate:
 
     log n + mean_i [ f_ii - log sum_j e^f_ij ]; best f = log r + any h(x).
 
-    The estimate is a lower bound with the ceiling log n. With the best critic it is about 10 % too
+    The estimate is a lower bound with the ceiling log n. For the best critic, it is about 10 % too
     low if I is half of the ceiling.
 
     >>> info_nce(jnp.zeros((4, 4))).value
@@ -212,7 +212,7 @@ def mine(
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
-    The value is that of `donsker_varadhan`. The gradient is that of mean f_ii - u / b, where
+    The value equals `donsker_varadhan`. The gradient is that of mean f_ii - u / b, where
     u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is treated as a constant. The
     moving average over training steps reduces the bias of the gradient, but not of the value.
 
@@ -259,7 +259,7 @@ def tuba(
 
 
 def nwj(scores: Float[Array, "n n"]) -> Estimate:
-    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010).
+    """Estimate I by the NWJ lower bound (Nguyen, Wainwright & Jordan 2010).
 
     mean f_ii - mean_(i != j) e^(f_ij - 1); best f = 1 + log r.
 
@@ -300,7 +300,7 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip)
 
     The joint scores are not clipped. Train the critic with `js_objective`, whose optimum is
-    f = log r. With clip = inf the estimate equals `donsker_varadhan`.
+    f = log r. If clip = inf, the estimate equals `donsker_varadhan`.
 
     The estimate has a small variance, but it is not a bound: its bias may have either sign. With
     the exact critic it is up to 2 nats too high. The error of a poorly fitted critic can hide this.
@@ -360,7 +360,7 @@ def ksg(
     neighbour of the pair, and n_y the same for y. Distances are the largest coordinate difference.
 
     The estimate may be above or below I, has the ceiling psi(n) - psi(k), and is accurate only in
-    few dimensions. Scale x and y to comparable ranges first. Runs on the host in O(n log n) time.
+    few dimensions. Scale x and y to comparable ranges first. It takes O(n log n) time on the host.
 
     Raises:
       UserError: k is not between 1 and n - 1, or there are more than k copies of one pair.
@@ -395,8 +395,8 @@ def cca(
 
     -1/2 sum_i log(1 - rho_i^2), with rho_i the canonical correlations.
 
-    Returns an infinite estimate if a linear combination of y is an exact linear function of x. Only
-    linear dependence counts. For independent Gaussian data it is dx dy / (2 n) too high on average.
+    Only linear dependence counts. The estimate is infinite if a linear combination of y is an exact
+    linear function of x. For independent Gaussian data it is dx dy / (2 n) too high on average.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])

@@ -118,7 +118,7 @@ def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> fl
 def ar1_information(phi: float | int, k: int) -> float:
     """Return the information between x_t and x_(t+k) for the process x_t = phi x_(t-1) + e_t.
 
-    I = -ln(1 - phi^(2k)) / 2 nats per dimension. In this Markov process the past adds nothing.
+    I = -ln(1 - phi^(2k)) / 2 nats per dimension. The process is Markov: an older x adds nothing.
 
     >>> round(ar1_information(0.9, 1), 4)
     0.8304
@@ -129,7 +129,7 @@ def ar1_information(phi: float | int, k: int) -> float:
 
 
 def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
-    """Return a task whose pairs of one-hot vectors are drawn from a table of joint probabilities.
+    """Return a task in which x and y are one-hot vectors, drawn from a joint probability table.
 
     >>> copy = discrete_task("copy", np.eye(4) / 4)  # I = ln 4
     >>> x, y = copy.sample(jax.random.key(0), 3)
@@ -165,13 +165,13 @@ def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
 
 
 def one_hot_task(num_classes: int) -> Task:
-    """Return a task of a uniform class and its copy, with I = ln(num_classes)."""
+    """Return a task in which x is a uniform one-hot class and y its copy: I = ln(num_classes)."""
     check_number("num_classes", num_classes, least=1)
     return discrete_task(f"copy-{num_classes}", np.eye(num_classes) / num_classes)
 
 
 def binary_symmetric_task(p: float | int) -> Task:
-    """Return a task of a fair bit and a copy that equals the bit with probability p.
+    """Return a task in which x is a fair bit and y equals it with probability p.
 
     I = ln 2 + p ln p + (1 - p) ln(1 - p).
 
@@ -189,12 +189,12 @@ def markov_task(
     emissions: Float[np.ndarray, "p q"] | None = None,
     num_speakers: int = 1,
 ) -> Task:
-    """Return a task of two emissions of a hidden Markov chain, k steps apart, and a speaker.
+    """Return a task that pairs a hidden Markov chain's emissions k steps apart, plus a speaker.
 
     x is the emission at time t together with the speaker, and y is the emission at time t + k with
     the same speaker. For S equally likely speakers that are independent of the chain,
     I = ln S + I(emission_t; emission_(t+k)). As k grows, the second term tends to 0 and ln S
-    remains. With negatives of the same speaker, only the second term can be measured.
+    remains. If negatives have the same speaker, only the second term can be measured.
 
     Args:
       chain: transition probabilities. Each row sums to 1.
@@ -202,7 +202,7 @@ def markov_task(
       emissions: emission probabilities, one row per state. By default the state itself is emitted.
       num_speakers: S, the number of speakers.
 
-    If consecutive states are independent, only the information of the speaker remains:
+    If consecutive states are independent, only the speaker's information remains:
 
     >>> task = markov_task(np.full((3, 3), 1 / 3), k=1, num_speakers=4)
     >>> round(task.mutual_information, 4)  # ln 4
@@ -222,7 +222,7 @@ def markov_task(
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """Return the stationary distribution of a Markov chain, which solves pi P = pi, in float64."""
+    """Return a Markov chain's stationary distribution in float64, the solution of pi P = pi."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
     found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
     found = np.where(found > 1e-12, found, 0.0)  # states that are never entered

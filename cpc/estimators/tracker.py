@@ -26,7 +26,7 @@ def bound_over_sequences(
     where: Bool[Array, "b t *lanes"] | None = None,
     sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> OffsetSums:
-    """Return sums for log b - L with one candidate per sequence, at the time of the positive.
+    """Return sums for log b - L over b sequences, each with one candidate at the positive's time.
 
     I(z_(t+k); c_t) >= log b - E [ log sum_j e^s(c_t of i, z_(t+k) of j) - s(i, i) ]
 
@@ -38,8 +38,8 @@ def bound_over_sequences(
     Args:
       offsets: offsets of the predictions. Defaults to 1 to k.
       where: mask of the latents. Masked latents are neither anchors nor candidates.
-      sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
-        of an earlier sequence is excluded, because copies raise log b but are as easy to classify.
+      sound: the `window` and the `end` of a `SoundPosition`. A sequence that shares sound with an
+        earlier sequence is excluded, because copies raise log b but are as easy to classify.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:
@@ -96,16 +96,15 @@ def split_by_group(
     where: Bool[Array, "b t *lanes"] | None = None,
     sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> GroupSplit:
-    """Split the bound between sequences by the group g of each sequence, such as its speaker.
+    """Split the bound between sequences by each sequence's group g, such as its speaker.
 
-    If c determines g, the chain rule is I(z; c) = I(z; g) + I(z; c | g). With N_g candidates from
-    the anchor's own group, which are draws from p(z | g), log N_g - L is a lower bound on the
-    second term. Its difference from log N - L of the same anchors estimates the first term. This
-    difference of two bounds is not a bound.
+    If c determines g, the chain rule is I(z; c) = I(z; g) + I(z; c | g). Let N_g candidates be
+    from the anchor's own group, and thus draws from p(z | g). Then log N_g - L is a lower bound on
+    the second term. Its difference from log N - L of the same anchors estimates the first term.
+    This difference of two bounds is not a bound.
 
     Args:
-      group: group of each sequence. A negative value means that the group is unknown and not
-        shared with any other sequence.
+      group: each sequence's group. A group below 0 is unknown, and no other sequence shares it.
       offsets, where, sound: as for `bound_over_sequences`.
     """
     b, length, *lanes, width = z.shape
@@ -201,12 +200,12 @@ class Tracker:
     The states are calibrated on correlated Gaussians with a perfect critic and N of at least 64:
 
         diverged   the loss is more than twice log N
-        chance     the lower end is at most 0, or the value is below 1 % of log N
+        chance     the interval's lower end is at most 0, or the value is below 1 % of log N
         fine       R / log N is at most 0.6, and the value is at most about 10 % too low
         warn       R / log N is at most 0.9, and the value is up to 38 % too low
         saturated  R / log N is above 0.9
 
-    With N = 16, the value is already 25 % too low at R / log N = 0.6.
+    For N = 16, the value is already 25 % too low at R / log N = 0.6.
     """
 
     is_bound: bool
@@ -257,7 +256,7 @@ class Tracker:
     def warning(self, track: Track, labels: Sequence[str]) -> str | None:
         """Return a warning if the value is worse than chance, at chance or at its ceiling.
 
-        `labels` name the offset of each entry of the track, such as "2" or "2 down".
+        `labels` name the track's offsets, such as "2" or "2 down".
         """
         named = list(zip(labels, track.state, strict=True))
         if "diverged" in track.state:
@@ -287,7 +286,7 @@ class Tracker:
 
 
 def saturation(value: float, log_n: float, low: float) -> str:
-    """Return the state of a value under its ceiling, as defined by `Tracker`.
+    """Return a value's `Tracker` state, given its ceiling `log_n` and its interval's lower end.
 
     >>> saturation(1.0, 4.0, 0.9), saturation(3.0, 4.0, 2.9), saturation(0.1, 4.0, -0.1)
     ('fine', 'warn', 'chance')

@@ -1,8 +1,8 @@
-"""Contrastive losses, which are pure functions of positive and negative scores.
+"""Contrastive losses, as pure functions of positive and negative scores.
 
 A loss takes the scores of the positives (m,), the scores of the negatives (m, n) and a mask of the
 negatives, `where`, and returns one loss per anchor (m,). Masked entries may be NaN and receive a
-gradient of exactly zero. The loss of an anchor without negatives is 0. Mismatched shapes and
+gradient of exactly zero. An anchor without negatives has a loss of 0. Mismatched shapes and
 invalid values, such as a temperature of 0, raise `UserError`. Traced values are not checked.
 
 Losses, sums and scores are float32 and counts are int32 or float32, regardless of the dtype of the

@@ -57,7 +57,7 @@ def acpc_loss(
     L = K / F mean_t C_t,  C_t = -log sum_paths prod_f p(z_(t+f) | path_f)
 
     p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as in InfoNCE. The candidates are the
-    frame itself and the negatives that the rule allows at offset f. With F = K the loss equals
+    frame itself and the negatives that the rule allows at offset f. If F = K, the loss equals
     `cpc_loss` for anchors that have F latents ahead. It does not give a bound on mutual
     information, because the predicted frames also select the path. At equal scores, the cost C
     over all paths is F log N - log binom(F - 1, K - 1).
@@ -66,7 +66,7 @@ def acpc_loss(
       outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
       num_frames: F. Anchors with fewer latents ahead are not counted.
       best: score only the best path instead of the sum over all paths.
-      sampler: sampler of the allowed negatives, used separately for each frame and prediction.
+      sampler: selects from the allowed negatives, separately for each frame and prediction.
       block: number of anchors scored at a time. By default, the scores of a block fit in 256 MB on
         a CPU or 1 GB on an accelerator.
 
@@ -121,9 +121,9 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     costs[f, k] is the cost of frame f under prediction k. There must be at least as many frames as
     predictions. If the costs are -log p and all paths are equally likely, the first form is the
-    negative log likelihood of the frames, up to the log of the number of paths.
+    frames' negative log likelihood, up to the log of the number of paths.
 
-    With equal costs, C is the cost of F frames minus the log of the number of paths:
+    If all costs are equal, C is the cost of F frames minus the log of the number of paths:
 
     >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
     Array(0., dtype=float32)
@@ -142,10 +142,10 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
 
 def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m f k"]:
-    """Return the derivatives of `path_cost` by its costs.
+    """Return the derivative of `path_cost` by each cost.
 
-    They are the probabilities of the predictions given a frame, and have no gradient. With `best`
-    they are 1 along the best path and 0 elsewhere. Paths with equal costs share the weight.
+    Each is the probability that a frame is aligned to a prediction, and has no gradient. If `best`
+    is true, it is 1 along the best path and 0 elsewhere. Paths with equal costs share the weight.
 
     >>> path_weights(jnp.array([[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]), best=True).tolist()
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
@@ -207,7 +207,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):
-    """Return the summed cost of a block of anchors with queries q (k, b, a, d), and statistics."""
+    """Return the summed cost and statistics of one block of anchors, with queries (k, b, a, d)."""
     k, b, a, d = q.shape
     num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
     scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)

@@ -57,13 +57,13 @@ class Plan(NamedTuple):
 
     @property
     def can_tile(self) -> bool:
-        """Whether rows of scores can be split, which needs InfoNCE over all negatives."""
+        """Whether scores can be split into tiles. Only InfoNCE over all negatives allows it."""
         return self.loss is None and self.sampler is None
 
     def num_shards(self, num_sequences: int) -> int:
         """Return the number of shards that can be scored separately.
 
-        It is 1 with a sampler, which draws for the whole batch, independent of shards.
+        It is 1 if there is a sampler, because samplers draw for the whole batch.
         """
         if self.shard_size is None or self.sampler is not None or num_sequences % self.shard_size:
             return 1
@@ -77,9 +77,9 @@ class Plan(NamedTuple):
 
 
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
-    """Return the loss without its traced keyword arguments, and a dictionary of these arguments.
+    """Split a loss into a copy without traced keyword arguments, and a dictionary of these.
 
-    A function with a custom derivative takes traced values, such as learned options, as arguments.
+    Traced values, such as learned options, must be arguments of a function with a custom gradient.
     """
     if not isinstance(loss, functools.partial):
         return loss, {}
@@ -107,15 +107,15 @@ def summed_losses(
     plan: Plan,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return the summed loss at each offset, the statistics of anchors, and the received weights.
+    """Return each offset's summed loss, each anchor's statistics, and the received weights.
 
-    Anchors are (b, a), the latents of each sequence in any order, and candidates are (n,). The
+    Anchors are (b, a), each sequence's latents in any order, and candidates are (n,). The
     score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] .
     keys[k, j] if the keys differ between offsets. `own_index` is the index of each anchor sequence
     among the first `plan.num_sequences` sequences of the candidates, and by default among anchors.
 
-    The received weights (`received_weights`) have an entry per sequence of the candidates. Only the
-    loss has a gradient.
+    The received weights, defined in `received_weights`, have one entry per candidate sequence. Only
+    the loss has a gradient.
     """
     loss, options = take_traced(plan.loss)
     if own_index is None:
@@ -132,7 +132,7 @@ def sharded_losses(
     rng: Array,
     plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return `summed_losses`, computed separately for each shard if the plan allows it.
+    """Return `summed_losses`, computed shard by shard if the plan allows it.
 
     Anchors have no negatives in other shards, so this gives the same result with less work.
     """
@@ -201,11 +201,11 @@ def score_blocks(
     weights: Float[Array, "k b a"] | None = None,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[AnchorScores, Any, Any, Any, Any]:
-    """Return statistics of anchors, received weights, and derivatives by queries, keys and options.
+    """Return anchor statistics, received weights, and derivatives by queries, keys and options.
 
     The derivatives by the queries are separate for each anchor's loss. The derivatives by the keys
-    (k, d, n) are summed over anchors, weighted by `weights` if given, and the derivatives by
-    `options` of the loss (k, ...) are summed over anchors. Without `gradients` all are None.
+    (k, d, n) are summed over anchors, weighted by `weights` if given. The derivatives by the loss's
+    `options` (k, ...) are summed over anchors. If `gradients` is false, all derivatives are None.
     """
     options = options or {}
     b, a, d = queries.shape[1:]
@@ -320,7 +320,7 @@ def anchor_scores(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"],
 ) -> AnchorScores:
-    """Return the statistics of anchors. Anchors without a negative are not counted."""
+    """Return each anchor's statistics. Anchors without a negative are not counted."""
     # A CPU adds floats faster than integers, and float32 is exact for counts up to 2^24.
     dtype = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
     num_negatives = where.sum(-1, dtype=dtype)
@@ -337,7 +337,7 @@ def anchor_scores(
 
 
 def _differentiate(positive, negatives, where):
-    """Return InfoNCE and its derivatives by the scores, which are 0 without negatives."""
+    """Return InfoNCE and its derivatives by the scores. All are 0 if there are no negatives."""
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
@@ -349,7 +349,7 @@ def _differentiate(positive, negatives, where):
 
 
 def sum_by_sequence(x: Float[Array, "m n"], num_sequences: int, length: int) -> Float[Array, "m b"]:
-    """Return the sum over the latents of each sequence, which are the first columns in order."""
+    """Sum columns by sequence. The sequences' latents are the first columns, in order."""
     return x[:, : num_sequences * length].reshape(len(x), num_sequences, length).sum(-1)
 
 
@@ -365,7 +365,7 @@ def received_weights(
     other sequences. The sum of log N - L over the anchors of b, minus r_b, is the contribution of
     sequence b to the estimate, up to a constant.
 
-    `weights` are p_ij summed over the negatives in each sequence. Own sequences are ignored.
+    `weights` are p_ij summed over each sequence's negatives. An anchor's own sequence is ignored.
 
     >>> received_weights(jnp.array([[9.0, 0.25, 0.5], [0.5, 9.0, 0.5]]), jnp.array([0, 1]))
     Array([0.5 , 0.25, 1.  ], dtype=float32)

@@ -34,7 +34,7 @@ from cpc.types import (
 
 
 class OffsetSums(NamedTuple):
-    """Sums over the counted anchors of each offset, with shape (k,), which can be added over steps.
+    """Sums over the counted anchors at each offset, (k,). They can be added over training steps.
 
     Anchors without a negative are not counted. For each sequence b, a_b is the number of its
     counted anchors, and u_b is their sum of log N_i - L_i minus the weight that the sequence
@@ -99,27 +99,27 @@ def cpc_loss(
 
     L = sum_k mean_(anchors t) -log [ e^s(t, t+k) / sum_(candidates) e^s ],  s = z . (W_k c_t) / tau
 
-    (van den Oord et al. 2018, eq. 4), or another loss of the same scores. The anchors of offset k
-    are the contexts with a latent k steps ahead, which is their positive. The candidates of an
-    anchor are its positive and all latents of the batch, over all devices, that the rule allows.
+    (van den Oord et al. 2018, eq. 4), or another loss of the same scores. An anchor at offset k is
+    a context with a latent k steps ahead. This latent is its positive. An anchor's candidates are
+    its positive and all latents that the rule allows in the batch, over all devices.
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: positions of the latents, as arrays that broadcast to (b, t, ...).
       rule: decides which candidates may be negatives. If it is `aligned`, all sequences must have
-        the same lanes and consecutive times from the same start. With a `shard_size`, sequences
-        must be ordered by shard. Pairs that these two exclude are not scored, which saves work.
+        the same lanes and consecutive times from the same start. If it has a `shard_size`, the
+        sequences must be ordered by shard. Pairs that these two exclude are not scored.
       loss: loss per anchor, such as those of this package. Options bound by `functools.partial` may
-        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon also uses all
-        allowed candidates of the anchor's group as positives, and ignores `sampler`. Debiased and
+        be learned. InfoNCE has a hand-written derivative and can be tiled. SupCon's positives also
+        include all allowed candidates of the anchor's group, and it ignores `sampler`. Debiased and
         hard-weighted losses need z and predictions of unit length. Their floor is -1 / tau.
-      sampler: sampler(rng, positive, negatives, where) -> (negatives, where) of allowed negatives.
+      sampler: sampler(rng, positive, negatives, where) -> (selected negatives, their mask).
       bias: added to every score, for sigmoid or nce. Debiased and hard-weighted losses need 0.
       where: mask of the latents. Masked latents are not used as anchors, positives or candidates.
       offsets: offsets of the predictions, in ascending order. Defaults to 1 to k.
       maps: the matrices W_k, if predictions are exactly W_k c. On one device, if contexts are
-        narrower than latents, scores are computed as c . (W_k^T z), which needs fewer operations
-        and is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
+        narrower than latents, scores are computed as c . (W_k^T z). This needs fewer operations and
+        is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
       block: number of anchors scored at a time, by default at least 512 on a CPU and 8192
         elsewhere. It affects only memory and speed, except that a random `sampler` draws different
         negatives. The memory that a block needs is not checked.
@@ -132,12 +132,12 @@ def cpc_loss(
     Returns:
       The loss in nats, and the sums per offset from which metrics are computed. An offset at which
       no anchor has a negative adds 0. If no anchor has a negative at any offset, known positions
-      raise `UserError`. With traced positions the loss is then NaN for a single sequence, and 0 for
-      several, whose groups may exclude all negatives by chance, or if padding excludes them.
+      raise `UserError`. If they are traced, the loss is then NaN for an unmasked single sequence.
+      Otherwise it is 0, because groups or padding may exclude all negatives by chance.
 
     Raises:
       UserError: an argument is invalid, no anchor has a positive, or the positions do not have the
-        structure that the rule assumes. With traced positions the loss is NaN in the last case.
+        structure that the rule assumes. If they are traced, the loss is NaN in the last case.
     """
     check_arguments(outputs, positions, rule, loss, sampler)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
@@ -263,7 +263,7 @@ def projection_pays(m: int, n: int, h: int, d: int) -> bool:
 
 
 def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
-    """Return W_k^T z for each offset k, which has the width of the contexts."""
+    """Project the keys z to the width of the contexts, W_k^T z, for each offset k."""
     # Use one product per offset, because a single product would need a transpose of the offsets.
     return jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
 
@@ -284,9 +284,9 @@ def aligned_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k b"]]:
     """Return `summed_losses` with one candidate per sequence, at the positive's time and lane.
 
-    Only b of the b t candidates can be positives or negatives. The other candidates are not scored,
-    which gives the same result in 1 / t of the operations. Latents are (b, a) with `num_lanes`
-    entries for each time in order, so an offset of k is k num_lanes entries (`inputs.is_grid`).
+    Only b of the b t candidates can be positives or negatives. Skipping the other candidates gives
+    the same result in 1 / t of the operations. Latents are (b, a) with `num_lanes` entries for each
+    time in order, so an offset of k is k num_lanes entries (`inputs.is_grid`).
     """
     b, a = keys.shape[:2]
     loss: Any = plan.loss or info_nce
@@ -338,7 +338,7 @@ def _losses_of(scores, loss, positives, allowed, alike, rng, sampler):
 
 
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
-    """Return the sums over the anchors (..., b, a) of each offset, without a gradient.
+    """Sum the anchors' statistics (..., b, a) at each offset, without a gradient.
 
     `received` are the `received_weights`, or None if sequences are not negatives of each other.
     """
@@ -346,7 +346,7 @@ def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = Non
 
 
 def anchor_numbers(scores: AnchorScores) -> tuple[Float[Array, "..."], ...]:
-    """Return the terms of each anchor that `OffsetSums` sums, from `loss` to `pairwise`."""
+    """Return each anchor's terms of the `OffsetSums` fields from `loss` to `pairwise`."""
     n = scores.num_candidates
     return (
         scores.loss,
@@ -365,7 +365,7 @@ def sum_sequences(
 ) -> OffsetSums:
     """Return the sums over anchors, without a gradient.
 
-    `numbers` are the terms of each anchor for the fields of `OffsetSums` from `loss` to `pairwise`.
+    `numbers` are each anchor's terms of the `OffsetSums` fields from `loss` to `pairwise`.
     They must be 0 for anchors that are not counted.
     """
     known = jax.lax.stop_gradient((counted, *numbers, received))

@@ -1,4 +1,4 @@
-"""Validation of the common arguments of batch losses, and removal of padding from their arrays.
+"""Argument validation for the batch losses, and removal of padding from their arrays.
 
 Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python. Traced
 positions are checked in the compiled program.
@@ -61,7 +61,7 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler:
 def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
-    """Return the outputs with zeros for padding, and the latents with one row (a,) per sequence."""
+    """Return the outputs with zeros for padding, and `Latents` (b, a), one row per sequence."""
     mask = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may be NaN, and 0 * NaN is NaN
         masks = CPCOutputs(where[..., None], where[..., None], where[..., None, None])
@@ -101,7 +101,7 @@ def check_layout(
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
-    """Validate that a latent of the batch has a negative, if the positions are known."""
+    """If the positions are known, validate that some latent of the batch has a negative."""
 
     def allows(anchor, candidate, offset):
         allowed = plan.rule(anchor, candidate, offset)
@@ -164,7 +164,7 @@ def check_negatives(
     """Validate that an anchor has a positive and a negative, if all positions are known.
 
     Masks are ignored, because a batch may consist mostly of padding. Blocks of anchors are compared
-    with all candidates until an anchor passes, which is usually in the first block.
+    with all candidates until an anchor passes, usually in the first block.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return

@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
     @property
     def num_negatives(self) -> Float[Array, " m"]:
-        """Number of negatives per anchor, or 1 without negatives, so that its log is finite."""
+        """Number of negatives per anchor, at least 1 so that its log is finite."""
         return jnp.maximum(self.where.sum(-1), 1).astype(jnp.float32)
 
 
@@ -79,7 +79,7 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
-    """Return the rows with all scores divided by a temperature."""
+    """Divide all scores by a temperature."""
     check_number("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
@@ -97,7 +97,7 @@ def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
 
 
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
-    """Return the rows with corrections subtracted from the unmasked scores."""
+    """Subtract corrections, such as log q, from the unmasked scores."""
     from_positive = jnp.asarray(from_positive, jnp.float32)
     if from_positive.ndim == 1:
         from_positive = from_positive[:, None]
@@ -124,7 +124,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def log_sum_exp(scores: Float[Array, "m n"], where: Bool[Array, "m n"]) -> Float[Array, " m"]:
-    """Return the log of the sum of e^s over unmasked scores of each row, or 0 if there are none."""
+    """Return log sum e^s over each row's unmasked scores. A fully masked row yields 0."""
     highest = _highest(scores, where)
     total = jnp.exp(jnp.where(where, scores, -jnp.inf) - highest[:, None]).sum(-1)
     return highest + jnp.log(jnp.where(where.any(-1), total, 1.0))
@@ -136,7 +136,7 @@ def _highest(scores, where):
 
 
 def mean_where(x: Float[Array, "m p"], where: Bool[Array, "m p"]) -> Float[Array, " m"]:
-    """Return the mean of the unmasked entries of each row, or 0 if all are masked."""
+    """Return the mean of each row's unmasked entries. A fully masked row yields 0."""
     return jnp.where(where, x, 0.0).sum(-1) / jnp.maximum(where.sum(-1), 1)
 
 

@@ -38,12 +38,12 @@ def info_nce(
 
     L = log [ e^s+ + sum_j e^s_j ] - s+, over the negatives j (van den Oord et al. 2018, eq. 4).
 
-    For any number of negatives from q, the optimal score is log p(x|c) / q(x) + h(c) with any h.
-    With N = 1 + negatives, log N - L is a lower bound on the mutual information if the negatives
-    are independent draws from the marginal. Otherwise it is an estimate.
+    For any number of negatives drawn from q, the optimal score is log p(x|c) / q(x) + h(c) with any
+    h. Let N be 1 + the number of negatives. log N - L is a lower bound on the mutual information if
+    the negatives are independent draws from the marginal. Otherwise it is an estimate.
 
-    The loss of an anchor with several positives is the mean over its positives. Positives are not
-    contrasted with each other. The temperature divides all scores.
+    If an anchor has several positives, its loss is the mean over them. Positives are not contrasted
+    with each other. The temperature divides all scores.
 
     Equal scores give exactly log N:
 
@@ -75,8 +75,8 @@ def ranking_nce(
 
     L = -log [ e^(s_0 - log q_0) / sum_(j = 0..K) e^(s_j - log q_j) ]  (Ma & Collins 2018)
 
-    This is InfoNCE with log q, the log noise density, subtracted from the scores of all candidates,
-    including the positive. If the negatives are drawn independently from q and accidental hits are
+    This is InfoNCE after subtracting the log noise density, log q, from each candidate's score, the
+    positive's included. If the negatives are drawn independently from q and accidental hits are
     kept, the optimal score is log p(x|c) + h(c) for every K, and its normaliser may depend on c.
     Log q of the negatives is one number, (n,) or (m, n).
 
@@ -106,13 +106,13 @@ def nce(
     L = -log sigma(D_0) - sum_(j = 1..k) log sigma(-D_j),  D = s - log Z - log(k q)
 
     Each candidate is classified as data or noise, with k noise samples from the density q (Gutmann
-    & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c), which is
-    normalised if log Z is fixed at 0. log N - L is not defined.
+    & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z + log p(x|c). If log Z
+    is fixed at 0, this is a normalised log probability. log N - L is not defined.
 
     Args:
       positive: scores of the positives. As in TensorFlow, each of p positives has label 1 / p,
         which means that it is data with weight 1 / p and noise with weight 1 - 1 / p.
-      negatives: scores of the noise samples, including accidental hits.
+      negatives: scores of the noise samples, including accidental hits (draws of the positive).
       log_noise_positive: log q of the positives, as one number, (m,) or (m, p).
       log_noise_negatives: log q of the negatives, as one number, (n,) or (m, n).
       log_normalizer: log Z, as one number or one per anchor. If learned, it absorbs constants.
@@ -180,11 +180,11 @@ def decoupled(
 def decoupled_weights(
     positive: Float[Array, " m"], *, sigma: float | int = 0.5
 ) -> Float[Array, " m"]:
-    """Return the DCLW weights of positives, which have mean 1 and are larger for low scores.
+    """Return the positives' weights for DCLW, the weighted form of the `decoupled` loss.
 
     w_i = 2 - m e^(s_i / sigma) / sum_j e^(s_j / sigma)  (Yeh et al. 2022)
 
-    The weights have no gradient. Unlike a loss, they depend on all m anchors.
+    The weights have mean 1, are larger for low scores, depend on all anchors, and have no gradient.
 
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)
@@ -220,7 +220,7 @@ def debiased(
       least: lowest possible score, which is -1 for a cosine.
       extra_positives: scores of the draws v. By default the positive is the only draw.
 
-    With equal scores the correction cancels and the loss is log N:
+    If all scores are equal, the correction cancels and the loss is log N:
 
     >>> debiased(jnp.ones(1), jnp.ones((1, 3)), prior=0.1, temperature=0.5) - jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -256,7 +256,7 @@ def hard_weighted(
     beta is `concentration`. beta = 0 is the same as `debiased`, and with a large beta only the
     hardest negative has weight. The gradient flows through the weights, as in the authors' code.
     The optimal score is the log ratio of p+ to the reweighted noise, plus h(c). log N - L is an
-    estimate, not a bound. The other arguments are the same as for `debiased`.
+    estimate, not a bound. The other arguments are those of `debiased`.
 
     For two negatives with scores log 1 and log 3 and beta = 1, the mean of 2 becomes
     (1 + 9) / (1 + 3) = 2.5:

@@ -1,4 +1,7 @@
-"""Softmax and logistic losses over a vocabulary, or over a sample of it as in TensorFlow."""
+"""Softmax and logistic losses over a vocabulary, or over a sample of it as in TensorFlow.
+
+An accidental hit is a sampled class that is also a true class of the anchor.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -68,7 +71,7 @@ def sampled_logistic(
 
     (TensorFlow, "Candidate sampling"), where Q is the expected count of a class in the sample. If
     accidental hits are removed, the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
-    log p. An anchor whose sample contains only hits has loss 0, which biases the optimum for small
+    log p. An anchor whose sample contains only hits has loss 0. This biases the optimum for small
     samples. The arguments are the same as for `sampled_softmax`.
 
     A positive with odds of 3 has loss log(4 / 3), and so has a negative with odds of 1 / 3:
@@ -162,12 +165,12 @@ def candidate_sampling(
     loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
     **options: Unpack[SamplingOptions],
 ) -> Float[Array, " m"]:
-    """Return the loss of each input, in nats, from a sample of the v classes.
+    """Return each input's loss, in nats, over a sample of the v classes.
 
     All inputs share the sample. The score of a class with weights w and bias b for input x is
-    w . x + b, minus log Q if `subtract_log_q` is True. With `sampled_softmax` the loss equals
-    tf.nn.sampled_softmax_loss, and with `sampled_logistic` it equals tf.nn.nce_loss (which keeps
-    accidental hits by default). For evaluation, use the loss over all classes, which is
+    w . x + b, minus log Q if `subtract_log_q` is True. If the loss is `sampled_softmax`, the result
+    equals tf.nn.sampled_softmax_loss. If it is `sampled_logistic`, the result equals tf.nn.nce_loss
+    (which keeps accidental hits by default). For evaluation, use the loss over all classes:
     `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
 
     Args:
@@ -175,8 +178,8 @@ def candidate_sampling(
       num_sampled: number of classes to draw.
       sampler: function that draws classes with the key `rng`, such as
         `cpc.negatives.log_uniform_sampler(v)`.
-      sampled_values: a sample to use instead of `sampler`, as a tuple of ids, expected counts of
-        the labels, and expected counts of the ids.
+      sampled_values: a sample to use instead of `sampler`, as a tuple of ids, the labels' expected
+        counts, and the ids' expected counts.
       loss: `sampled_softmax`, `sampled_logistic`, or a function with the same arguments.
       remove_accidental_hits: mask sampled classes that are a true class of the input.
       subtract_log_q: subtract log Q from all scores.

@@ -43,17 +43,17 @@ def streaming_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     **options: Unpack[StreamingOptions],
 ) -> tuple[Float[Array, " m"], AnchorScores]:
-    """Return the InfoNCE loss of each anchor, in nats, and the statistics of its scores.
+    """Return each anchor's InfoNCE loss, in nats, and score statistics, without storing all scores.
 
     L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
 
     q_i is the query of anchor i, and k_j the key of candidate j. The positive is the candidate of
     the same sequence and lane at time + offset, and the negatives j are the other candidates that
     the rule allows. Values and gradients equal those of `info_nce` on the matrix of scores, but the
-    matrix is never stored. Each block of anchors is scored once for the loss, the rank and both
-    gradients, which takes 3 matrix products, or 4 if rows are tiled. The loss alone takes one. The
-    gradient of the keys assumes the same cotangent for all anchors, as from a mean or a sum. Other
-    cotangents are detected at run time and need a second pass.
+    matrix is never stored. The loss alone takes 1 matrix product. Loss, rank and both gradients
+    take 3, or 4 if the candidates are split into tiles, because each block of anchors is scored
+    once. The keys' gradient assumes the same cotangent for all anchors, as from a mean or a sum.
+    Other cotangents are detected at run time and need a second pass.
 
     Args:
       queries: vectors of the anchors.
@@ -61,13 +61,14 @@ def streaming_info_nce(
       anchors, candidates: positions, (m,) and (n,).
       rule: decides which candidates may be negatives.
       offset: number of steps from an anchor to its positive, or 0 for two views of a latent.
-      temperature: tau. It divides the queries, which are then cast to the dtype of the keys.
+      temperature: tau. It divides the queries, before they are cast to the dtype of the keys.
       where_anchors: mask of the anchors. Masked anchors may be NaN, with loss 0 and no gradient.
       where_candidates: mask of the candidates. Masked candidates may be NaN.
       block, columns: as in `cpc_loss`. Each score of a block takes 12 bytes.
 
     Returns:
-      The losses, 0 for anchors without a positive or negative, and `AnchorScores` without gradient.
+      The losses, and `AnchorScores` without a gradient. The loss of an anchor without a positive or
+      a negative is 0.
 
     Raises:
       UserError: positions are known, and no anchor has both a positive and a negative.

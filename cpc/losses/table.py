@@ -74,7 +74,7 @@ class LossSpec(NamedTuple):
         return describe(self.function)
 
     def bind(self, options: Mapping[str, Any]) -> AnchorLoss:
-        """Return the loss with its arguments bound to the given options. Others are ignored.
+        """Return the loss with the given options bound. Options that it does not take are ignored.
 
         >>> LOSSES["debiased"].bind({"prior": 0.2, "margin": 1.0}).keywords
         {'prior': 0.2}
@@ -140,7 +140,7 @@ LOSSES: dict[str, LossSpec] = {
 
 
 def describe(loss: Callable[..., Any]) -> Description:
-    """Return the properties of a loss, or of a partial of it. An unknown function has only a name.
+    """Return the properties of a loss or its partial. Unknown functions have only a name.
 
     >>> describe(functools.partial(info_nce, temperature=0.1)).is_bound(independent_negatives=True)
     True

@@ -32,7 +32,7 @@ WHOLE_ROWS_OFF_CPU, COLUMNS_OFF_CPU = 2**28, 8192
 
 
 class AnchorScores(NamedTuple):
-    """Statistics of each anchor, which are zero if the anchor is not counted."""
+    """Statistics of each anchor. All are zero if the anchor is not counted."""
 
     loss: Float[Array, "..."]
     num_negatives: Float[Array, "..."]
@@ -57,7 +57,7 @@ class Latents(NamedTuple):
 
 
 class Negatives(NamedTuple):
-    """Running statistics of the negatives of each anchor."""
+    """Running statistics of each anchor's negatives."""
 
     highest: Float[Array, " m"]
     """M, the highest score so far."""
@@ -71,10 +71,10 @@ class Negatives(NamedTuple):
 def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Return the default number of anchors per block for the current backend.
 
-    The default is 512 anchors on a CPU, or more if rows are so short that a larger block fits in
-    the cache. An accelerator launches about 15 kernels per block, so its default is 8192, or as
-    many anchors as fit without splitting rows. If `columns` candidates are scored at a time, the
-    scores of a block also stay within `limits`. The anchors of all shards count together.
+    The default is 512 anchors on a CPU, or more if there are so few candidates that a larger block
+    fits in the cache. An accelerator launches about 15 kernels per block, so its default is 8192,
+    or as many anchors as fit without splitting candidates. If `columns` candidates are scored at a
+    time, a block's scores also stay within `limits`. The anchors of all shards count together.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)
@@ -98,7 +98,7 @@ def limits() -> tuple[int, int]:
 def num_columns(rows: int, n: int, columns: int | None) -> int:
     """Return the number of candidates per tile for a block of anchors and n candidates.
 
-    The result is at most `columns` if given, and otherwise n if the block is within `limits`.
+    If `columns` is given, it is the maximum. If not, the result is n if that is within `limits`.
 
     >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
     (131072, 4096, 32)
@@ -116,7 +116,7 @@ def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
 
 
 def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
-    """Return a mask (m, n) of the candidates that the rule allows, without padding."""
+    """Return a mask (m, n) of the unpadded candidates that the rule allows."""
     here, there = _broadcast(anchors, candidates)
     return rule(here.positions, there.positions, offset) & (here.mask & there.mask)
 
@@ -193,7 +193,7 @@ def add_tile(
 def finish(
     seen: Negatives, positive: Float[Array, " m"], has_positive: Bool[Array, " m"]
 ) -> tuple[AnchorScores, Float[Array, " m"]]:
-    """Return the statistics of anchors, and sigma(x), by which their derivatives are scaled.
+    """Return each anchor's statistics, and sigma(x), the scale of its derivatives.
 
     Both are 0 for anchors that are not counted.
     """
@@ -265,7 +265,7 @@ def score_positives(
 
 
 def split_axis(x: Array, size: int, axis: int = 0) -> Array:
-    """Split an axis into two of shape (parts, size), with zero padding, or False for a mask."""
+    """Split an axis into two axes (parts, size), padded with zeros, or with False for a mask."""
     pads = [(0, 0)] * x.ndim
     pads[axis] = (0, -x.shape[axis] % size)
     return jnp.pad(x, pads).reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
@@ -294,8 +294,8 @@ def score_tiles(
 ) -> tuple[AnchorScores, Any, Any, Any]:
     """Score anchors against all tiles of candidates, and compute derivatives of the losses.
 
-    The candidates begin with the latents of the batch. `sequences` is the number of sequences of
-    the batch and the number of latents per sequence.
+    The candidates begin with the latents of the batch. `sequences` is the batch's number of
+    sequences and the number of latents per sequence.
 
     Returns:
       The statistics of the anchors, the derivatives by q, `dkeys` plus the derivatives by the keys,
@@ -364,6 +364,6 @@ def rescale_sums(
     seen: Negatives,
     size: Float[Array, "*#all m"],
 ) -> Float[Array, "... m r"]:
-    """Return derivatives by negatives from sums of e^(s - M), where M is `highest` at each tile."""
+    """Return derivatives by negatives from sums of e^(s - M), with each tile's `highest` as M."""
     factor = jnp.exp(highest - seen.highest) * size / jnp.where(seen.total > 0, seen.total, 1.0)
     return factor[..., None] * exp

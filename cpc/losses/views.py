@@ -98,8 +98,8 @@ def sup_con(
     L_in  = -log [ mean_p e^(s_p / tau) / sum_a e^(s_a / tau) ]
 
     (Khosla et al. 2020, eq. 2 and 3), where p runs over the positives of an anchor, and a over its
-    positives and negatives. L_in <= L_out, and the paper prefers L_out. With one positive, both
-    equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
+    positives and negatives. L_in <= L_out, and the paper prefers L_out. If there is one positive,
+    both equal NT-Xent. The optimal score is not a density ratio, so log N - L is not a bound.
 
     Args:
       positive: cosine scores of the other latents in the anchor's class.
@@ -174,9 +174,9 @@ def logistic_pairs(
 
     L = sum_p [ -log sigma(s_p) - w sum_n log sigma(-s_n) ]
 
-    w (`weight`) sets the ratio of negatives to positives. With w = k / n, the expected loss is that
-    of k separate negatives per pair for any number n of negatives, so that many anchors can share a
-    large sample. `where` is a mask of the negatives of each positive. Masked entries may be NaN.
+    w (`weight`) sets the ratio of negatives to positives. If w = k / n, n shared negatives give the
+    expected loss of k separate negatives per pair, so many anchors can share a large sample.
+    `where` is a mask of each positive's negatives. Masked entries may be NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -224,7 +224,7 @@ def softmax_pairs(
 
 
 def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
-    """Validate the shapes of the scores of pairs and of their masks."""
+    """Validate the shapes of pair scores and their masks."""
     check_shape("positive", positive, "m", "p")
     check_shape("negatives", negatives, len(positive), "n")
     fix = f"pass booleans of shape {positive.shape}"

@@ -1,4 +1,4 @@
-"""Rules, samplers, noise distributions and closed forms for the selection of negatives.
+"""Rules, samplers, noise distributions and closed forms for selecting negatives.
 
 Mismatched shapes and invalid numbers, such as a probability of 2, raise `UserError` with the name
 of the argument. Traced values are not checked.

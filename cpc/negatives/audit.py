@@ -1,7 +1,7 @@
 """Audits of negative rules, samplers, noise distributions and queues before training.
 
-An audit is a tuple of named numbers with units and meanings. A prediction follows the observed
-value that it predicts. No model is needed, but samplers that mine can use the scores of a model.
+An audit is a tuple of `AuditRow`, which are named numbers with units and meanings. Predicted values
+follow the observed ones. No model is needed, but samplers of hard negatives can use its scores.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class AuditRow(NamedTuple):
 
 
 Audit: TypeAlias = tuple[AuditRow, ...]
-#: Unit and meaning of each number by name. NAME_predicted is the prediction of the observed NAME.
+#: Unit and meaning of each number by name. NAME_predicted is the predicted value of NAME.
 WORDS = {
     "anchors": ("anchors", "that have a positive, over all batches and offsets"),
     "anchors_without_negative": ("of anchors", "are left out of the loss"),
@@ -139,8 +139,8 @@ def audit_rule(
 ) -> Audit:
     """Audit the negatives that a rule and an optional sampler give to the anchors.
 
-    The weight of a negative is the derivative of the sum of the sampled scores by its score, which
-    is the number of times that the loss uses it. With a sampler, accidental hits are predicted for
+    A negative's weight is the number of times that the loss uses it, computed as the derivative of
+    the summed sampled scores by its score. If a sampler is given, accidental hits are predicted for
     independent uniform draws of the same number of allowed candidates. Sampling without replacement
     gives slightly more hits. False negatives are predicted by the probability that a latent drawn
     uniformly from the batch has the positive's label.
@@ -150,9 +150,9 @@ def audit_rule(
         of positions for several batches.
       offsets: prediction offsets k. All numbers are computed over all offsets together.
       labels: class of each latent, as an array with the shape of the positions, or a list of such
-        arrays for several batches. Negative classes are unknown. Negatives with the class of the
-        positive are false negatives.
-      utterances: recording of each latent, in the same format. Defaults to the sequence.
+        arrays for several batches. Classes below 0 are unknown. A negative with the positive's
+        class is a false negative.
+      utterances: each latent's recording, in the same format. Defaults to the sequence.
       sampler: sampler that is applied after the rule. By default all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), by default independent normal scores.
       num_anchors: maximum number of anchors per batch and offset. Larger batches are subsampled.
@@ -338,7 +338,7 @@ def _fraction(part, whole):
 
 
 def audit_queue(queue: Queue, step: int) -> Audit:
-    """Audit the fill level of a queue and the age of its latents at a training step.
+    """Audit a queue's fill level and the age of its latents at a training step.
 
     >>> from cpc.negatives.queue import make_queue
     >>> [row.value for row in audit_queue(make_queue(4, 2), 10)]
@@ -356,7 +356,7 @@ def audit_queue(queue: Queue, step: int) -> Audit:
 
 
 def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
-    """Audit the concentration of a noise distribution, given weights of its classes (v,).
+    """Audit how concentrated a noise distribution with class weights q (v,) is.
 
     >>> rows = audit_table(np.ones(8))
     >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
@@ -382,7 +382,7 @@ def audit_sampler(
     rng: Array | None = None,
     num_rounds: int = 50,
 ) -> Audit:
-    """Audit the draws of a sampler of class ids against the predictions of its probabilities.
+    """Audit a sampler's draws of class ids against predictions from its class probabilities.
 
     Predictions assume independent draws. Each draw has weight 1 / q, as in the log-Q correction at
     equal scores.

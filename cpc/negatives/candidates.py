@@ -29,7 +29,7 @@ from cpc.types import ArrayLike, check_number
 
 
 class Sampled(NamedTuple):
-    """Sampled classes shared by all anchors, in the order of TensorFlow's sampled_values."""
+    """Sampled classes that all anchors share, in the order of TensorFlow's sampled_values."""
 
     ids: Int[Array, " n"]
     true_expected_count: Float[Array, "m p"]
@@ -43,8 +43,8 @@ Sampler: TypeAlias = Callable[[Array, Array, int], Sampled]
 def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sampler:
     """Return a sampler that draws distinct classes with the given weights.
 
-    The weights may be any noise distribution, such as `unigram(counts, 0.75)`. Draws are
-    independent if `unique` is False, which is not TensorFlow's default.
+    The weights may be any noise distribution, such as `unigram(counts, 0.75)`. If `unique` is
+    False, draws are independent and classes may repeat. TensorFlow's default is True.
 
     >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
     >>> sorted(sampled.ids.tolist())
@@ -175,7 +175,7 @@ def bigrams(
 def draw_bigrams(
     rng: Array, noise: Bigrams, context: Int[Array, " m"], num: int
 ) -> Int[Array, "m n"]:
-    """Draw `num` words for each context word. For context -1 they are drawn from u."""
+    """Draw `num` words per context word, or from the unigram noise if the context is -1."""
     backoff_key, follower_key, unigram_key = jax.random.split(rng, 3)
     start, end = _segment(noise, context)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
@@ -192,7 +192,7 @@ def draw_bigrams(
 def bigram_log_q(
     noise: Bigrams, context: Int[Array, " m"], words: Int[Array, "m n"]
 ) -> Float[Array, "m n"]:
-    """Return log q(w|c) for the words w in each row, where c is the context word of the row."""
+    """Return log q(w|c) for each row's words w and the row's context word c."""
     start, end = _segment(noise, context)
     last = len(noise.followers) - 1
     found = _search(noise.followers, start[:, None], end[:, None], words)

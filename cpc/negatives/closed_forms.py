@@ -17,7 +17,7 @@ SLACK = 1e-12
 
 
 def min_negatives(density: float | int, required_rate: float | int) -> int:
-    """Return how many independent negatives include a hard negative with a given probability.
+    """Return the number of independent negatives needed for a given chance of a hard one.
 
     k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
 
@@ -42,13 +42,13 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
 def min_negatives_without_replacement(
     num_hard: int, pool_size: int, required_rate: float | int
 ) -> int:
-    """Return how many distinct negatives of a pool include a hard one with a given probability.
+    """Return the number of distinct negatives of a pool needed for a given chance of a hard one.
 
     1 - C(P - H, k) / C(P, k) >= h
 
     This is the hypergeometric counterpart of `min_negatives`. The result is the smallest such k for
-    a pool of P negatives (`pool_size`) with H hard negatives (`num_hard`), where h
-    (`required_rate`) is the required probability of at least one hard negative.
+    a pool of P negatives (`pool_size`), of which H are hard (`num_hard`). h (`required_rate`) is
+    the required probability of at least one hard negative.
 
     Eight of ten negatives always include a hard negative if three of the ten are hard:
 
@@ -72,7 +72,7 @@ def min_negatives_without_replacement(
 def effective_margin(
     beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
 ) -> float:
-    """Return the score of the positive at which its softmax weight is 1/2 against K negatives.
+    """Return the positive's score at which its softmax weight against K negatives is 1/2.
 
     m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
 
@@ -106,7 +106,7 @@ def effective_margin(
 
 
 class Window(NamedTuple):
-    """Statistics of the negatives that a sequence has outside an excluded window."""
+    """Statistics of a sequence's negatives outside an excluded window."""
 
     width: int
     """Number of excluded latents on each side of the target."""
@@ -122,11 +122,11 @@ class Window(NamedTuple):
 def exclude_window(
     same: Float[np.ndarray, " t"], target: int, width: int, num_negatives: int
 ) -> Window:
-    """Return the expected false negatives if a window around the target is excluded.
+    """Return the expected number of false negatives outside a window around the target.
 
-    Negatives are drawn from the other latents of the sequence. P is the mean of p(same | lag) over
-    lags with |lag| > D. Of K draws, K P are expected to be false negatives, and the probability of
-    at least one is 1 - (1 - P)^K.
+    Negatives are drawn from the sequence's latents more than D steps away from the target. P is the
+    mean of p(same | lag) over their lags. Among K draws, K P are expected to be false negatives,
+    and the probability of at least one is 1 - (1 - P)^K.
 
     Args:
       same: p(same | lag), the probability that a latent `lag` steps away is a false negative. It
@@ -135,7 +135,7 @@ def exclude_window(
       width: D, in latents.
       num_negatives: K, the number of draws.
 
-    Two draws from two latents, which are false negatives with probability 1/2 and 0:
+    Two draws from two latents, whose probabilities of being a false negative are 1/2 and 0:
 
     >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
     0.5
@@ -162,9 +162,9 @@ def exclusion_window(
     num_negatives: int,
     max_expected: float | int,
 ) -> Window:
-    """Return the smallest excluded window with at most `max_expected` expected false negatives.
+    """Return the smallest excluded window that leaves at most `max_expected` false negatives.
 
-    See `exclude_window` for the other arguments.
+    The number is an expected value. See `exclude_window` for the other arguments.
 
     Raises:
       UserError: no window with at least `num_negatives` candidates has so few false negatives. The
@@ -191,7 +191,7 @@ def exclusion_window(
 
 
 class Pool(NamedTuple):
-    """Properties of a source of negatives, and its costs per training step."""
+    """Properties of a source of negatives (batch or queue), and its costs per training step."""
 
     negatives: int
     hit_rate: float
@@ -236,7 +236,7 @@ def compare_pool(
 
 
 class LagCounts(NamedTuple):
-    """Number of pairs of latents within a sequence, indexed by the lag between them."""
+    """Counts of latent pairs within a sequence, indexed by the lag between the two latents."""
 
     pairs: Int[np.ndarray, " t"]
     """Pairs with two known labels."""
@@ -245,9 +245,9 @@ class LagCounts(NamedTuple):
 
 
 def count_same(labels: Int[np.ndarray, "b t"]) -> LagCounts:
-    """Count pairs of latents that have the same label, for each lag between them.
+    """Count latent pairs with equal labels, for each lag between the two latents.
 
-    same / pairs estimates p(same | lag) for `exclusion_window`. Negative labels are unknown.
+    same / pairs estimates p(same | lag) for `exclusion_window`. Labels below 0 are unknown.
 
     >>> count_same(np.array([[5, 5, 7, -1]]))
     LagCounts(pairs=array([3, 2, 1, 0]), same=array([3, 1, 0, 0]))
@@ -293,7 +293,7 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
 
 
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
-    """Return the smallest number of negatives whose `mean_hit_rate` is at least the required rate.
+    """Return the smallest number of negatives whose `mean_hit_rate` reaches the required rate.
 
     The result equals `min_negatives` if all anchors have the same fraction of hard negatives.
 

@@ -1,10 +1,11 @@
-"""Noise distributions over classes, draws from them, and expected counts of classes in a sample.
+"""Noise distributions over classes, draws from them, and expected class counts in a sample.
 
 Probabilities are float64 arrays on the host, with one entry per class. Classes with probability 0
 are never drawn. `alias_table` prepares a distribution for draws in constant time per draw.
 
-Removing accidental hits (`where & ~hits`) and drawing without replacement are independent choices.
-The derivations of NCE and ranking NCE keep hits, whereas sampled softmax and retrieval remove hits.
+Accidental hits are draws that equal a target. Removing them (`where & ~hits`) and drawing without
+replacement are independent choices. The derivations of NCE and ranking NCE keep hits, but sampled
+softmax and retrieval remove them.
 """
 
 import math
@@ -86,7 +87,7 @@ def expected_count(
 ) -> float | Float[np.ndarray, "..."]:
     """Return the expected count Q of a class in a sample. Sampled losses subtract its logarithm.
 
-    With replacement, Q = K q for K draws. Without replacement, Q = 1 - (1 - q)^tries, where
+    If classes may repeat, Q = K q for K draws. If `unique` is true, Q = 1 - (1 - q)^tries, and
     `num_draws` is the number of tries returned by `draw_unique`.
 
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
@@ -155,7 +156,7 @@ def solve_alpha(
 def accidental_hits(
     targets: Int[ArrayLike, "m ..."], candidates: Int[ArrayLike, "... n"]
 ) -> Bool[Array, "m n"]:
-    """Return a mask of the candidates whose id equals one of the targets of the anchor.
+    """Return a mask of the candidates whose id equals one of the anchor's targets.
 
     Candidates have shape (n,) or (m, n), and targets (m,) or (m, t).
 
@@ -194,7 +195,7 @@ def hit_rate(
 
 
 class AliasTable(NamedTuple):
-    """An alias table (Walker 1977).
+    """A table for drawing classes in constant time per draw (alias method, Walker 1977).
 
     All columns have the same mass, and each column is shared by at most two classes.
     """
@@ -265,7 +266,7 @@ def draw(rng: Key[Array, ""], table: AliasTable, shape: tuple[int, ...]) -> Int3
 
 
 def _two_words(rng, shape) -> Any:
-    """Return two arrays of random 32-bit words, which are both halves of a Threefry block."""
+    """Return two arrays of random 32-bit words, the two halves of each Threefry block."""
     if "threefry" not in str(jax.random.key_impl(rng)):
         return jax.random.bits(rng, (2, *shape), jnp.uint32)
     count = jnp.arange(2 * math.prod(shape), dtype=jnp.uint32)
@@ -291,13 +292,13 @@ def check_distinct(num: int, possible: int) -> None:
 def draw_unique(
     rng: Key[Array, ""], table: AliasTable, num: int
 ) -> tuple[Int32[Array, " num"], Int32[Array, ""]]:
-    """Return `num` distinct classes in the order drawn, and the number of draws with repeats.
+    """Return `num` distinct classes in the order drawn, and the number of draws this took.
 
     Classes are drawn with replacement until `num` distinct classes are found, as in TensorFlow's
     unique candidate samplers. `expected_count` computes expected counts from the number of draws.
 
     Raises:
-      UserError: fewer than `num` classes can be drawn. With a traced table, missing ids are -1.
+      UserError: fewer than `num` classes can be drawn. If the table is traced, missing ids are -1.
 
     >>> ids, num_draws = draw_unique(jax.random.key(0), alias_table(np.array([0.0, 2.0, 3.0])), 2)
     >>> sorted(ids.tolist()), int(num_draws) >= 2

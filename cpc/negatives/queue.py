@@ -16,7 +16,7 @@ from cpc.types import AnyPosition, Position, check_number, check_shape
 
 
 class Queue(NamedTuple):
-    """A ring buffer of latents with a fixed size, stored as a pytree in the training state."""
+    """A fixed-size ring buffer of latents, stored as a pytree in the training state."""
 
     keys: Float[Array, "n d"]
     positions: AnyPosition
@@ -97,7 +97,7 @@ def push(
 def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
     """Return the number of steps since each latent was added, or -1 for empty slots.
 
-    With m latents per step, latents are up to ceil(n / m) steps old before the next push.
+    If each step adds m latents, the n slots are up to ceil(n / m) steps old before the next push.
 
     >>> here = Position(*(jnp.zeros(1, jnp.int32),) * 4)
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)

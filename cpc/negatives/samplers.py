@@ -43,7 +43,7 @@ def sample_uniform(
     wanted = jnp.minimum(num_negatives, allowed.sum(1, dtype=jnp.int32))
 
     def halve(state):
-        """Set one bit of the threshold at or below which the wanted number of entries are."""
+        """Set one bit of the threshold that the wanted number of entries do not exceed."""
         bit, low, threshold, found = state
         highest = low | (bit - 1)
         number = (order <= highest[:, None]).sum(1, dtype=jnp.int32)
@@ -101,8 +101,8 @@ def uniform_subset(num: int) -> NegativeSampler:
 def with_zero() -> NegativeSampler:
     """Return a sampler of all negatives and an additional candidate whose score is always 0.
 
-    This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018), which intends to exclude
-    the anchor's own sentence but sets its score to 0 before the softmax instead of minus infinity.
+    This reproduces the code of Quick-Thoughts (Logeswaran and Lee 2018). To exclude the anchor's
+    own sentence, that code sets its score to 0 before the softmax instead of minus infinity.
     The additional candidate is not a draw from the data, so log N - L is not a bound for any rule.
 
     >>> scores, where = with_zero()(
@@ -147,10 +147,10 @@ def uniform_draws(num: int) -> NegativeSampler:
 def draw_by_units(
     rng: Array, units: Int[Array, "m n"], num: int
 ) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
-    """Draw candidate ids with replacement, with probabilities proportional to the units of a row.
+    """Draw candidate ids with replacement, in proportion to each row's integer units.
 
-    Units are integers, so their cumulative sum is exact and candidates with 0 units are never
-    drawn. Each row must sum to less than 2^31. The mask is False for rows whose units are all 0.
+    The cumulative sum of integers is exact, so candidates with 0 units are never drawn. Each row
+    must sum to less than 2^31. The mask is False for rows whose units are all 0.
     """
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
@@ -188,7 +188,6 @@ def hardest(num: int) -> NegativeSampler:
 
 
 def _hardest(negatives, where, num):
-    """Return the `num` highest scores in descending order, and a mask of the allowed scores."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
     chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
@@ -200,10 +199,10 @@ def _hardest(negatives, where, num):
 def semi_hard(margin: float | int) -> NegativeSampler:
     """Return a sampler of negatives whose score is below the positive's by less than the margin.
 
-    The scores s satisfy s+ - margin < s < s+ for the positive's score s+, which for distances is
-    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). The paper
-    does not specify what to do if a row has no such negative. The sampler then selects the hardest
-    negative below the positive, or the negative with the lowest score if all are above it.
+    The scores s satisfy s+ - margin < s < s+ for the positive's score s+. In terms of distances,
+    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). If an anchor
+    has no such negative, a case that the paper leaves open, the sampler selects the hardest
+    negative below the positive. If all are above it, it selects the one with the lowest score.
 
     The second row has no score in the band (0, 1), and the third has none below its positive:
 
@@ -233,12 +232,12 @@ def _first_highest(scores):
 
 
 def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
-    """Return a sampler of the negatives between two percentiles of the row's allowed scores.
+    """Return a sampler of the negatives between two percentiles of each anchor's allowed scores.
 
-    With r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
+    For r allowed negatives in ascending order, it selects ranks floor(r low / 100) up to but not
     including ceil(r high / 100), and at least one rank. Scores equal to the lowest or highest
-    selected score are also included. For example, (50, 100) selects the harder half, and (50, 95)
-    omits the hardest negatives, which are most often false negatives (Wu, Mosse, Zhuang, Yamins,
+    selected score are also included. For example, (50, 100) selects the harder half. (50, 95) omits
+    the hardest negatives, because they are most often false negatives (Wu, Mosse, Zhuang, Yamins,
     Goodman 2021, section 3).
 
     >>> choose = percentile_ring(25, 75)
@@ -263,7 +262,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
 
 
 def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array, "r m"]:
-    """Return the values of each row at the given 0-based ranks in ascending order.
+    """Return each row's values at the given ranks. Rank 0 is the lowest value.
 
     Floats are mapped to integers of the same order, whose bits are then determined one by one by
     counting smaller entries. On a CPU this is ten times faster than sorting rows of a thousand. NaN
@@ -288,7 +287,7 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
 
 
 def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
-    """Return a sampler that adds `num_mixed` mixtures of hard negatives to all allowed negatives.
+    """Return a sampler that adds `num_mixed` mixtures of hard negatives to the allowed negatives.
 
     s_new = a s_i + (1 - a) s_j  (Kalantidis et al. 2020, MoCHi, eq. 4)
 
@@ -321,7 +320,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
 
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
-    """Return mixtures of pairs of each anchor's s keys, rescaled to unit length.
+    """Mix random pairs of each anchor's s keys, and rescale the mixtures to unit length.
 
         z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
@@ -446,18 +445,18 @@ def _differentiated(primals, tangents):
 
 
 def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
-    """Return a sampler that draws `num` negatives by their scores, with importance correction.
+    """Return a sampler that draws high-scoring negatives more often and corrects their scores.
 
     The probability q_j of a negative with score s_j is proportional to exp(sharpness s_j) over the
     r allowed negatives. The returned scores are s_j - log(r q_j), so the sum of their exponentials
     has the same mean as with `num` uniform draws. Its variance decreases as q approaches exp(s).
-    With sharpness 1, every returned score is log mean_j exp(s_j), which gives InfoNCE over all
-    allowed negatives at N = num + 1. Sharpness 0 is the same as `uniform_draws`.
+    If sharpness is 1, every returned score is log mean_j exp(s_j), as in InfoNCE over all allowed
+    negatives at N = num + 1. If it is 0, the sampler is `uniform_draws`.
 
     The positive is not drawn and not corrected, so the loss is a self-normalised importance
     estimate whose bias decreases with num. The negatives depend on the anchor, and N counts
-    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. With sharpness
-    1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
+    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. If sharpness
+    is 1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)

@@ -52,7 +52,7 @@ def negative_weights(
     temperature: Number | Float[Array, " m"] = 1.0,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, "m n"]:
-    """Return the softmax over the negatives of each anchor.
+    """Return the softmax over each anchor's negatives.
 
     r_j = e^(s_j / tau) / sum_l e^(s_l / tau), where l runs over the negatives
 
@@ -72,7 +72,7 @@ def solve_temperature(
     target_entropy: Number,
     where: Bool[Array, "m n"] | None = None,
 ) -> Float[Array, ""]:
-    """Return the temperature at which the mean entropy of the anchors equals the target.
+    """Return the temperature at which the anchors' mean softmax entropy equals the target.
 
     The solver is Newton's method in log tau, where the slope is Var_p(s / tau), with bisection if a
     step would leave the bracket. For one temperature per anchor, apply `jax.vmap` over single rows.
@@ -109,8 +109,8 @@ def hold_entropy(
 ) -> Float[Array, ""]:
     """Return the next temperature of a training run that holds its softmax entropy constant.
 
-    The target is the temperature at which the mean entropy of the anchors is `target_fraction` of
-    its maximum, the mean of log n. The function takes four Newton steps towards the target, as in
+    The target is the temperature at which the anchors' mean entropy is `target_fraction` of its
+    maximum, the mean of log n for n candidates. The function takes four Newton steps to it, as in
     `solve_temperature`. It starts at the current temperature, and each step changes the temperature
     by at most a factor of 2. No gradient flows through the result.
 
@@ -138,7 +138,7 @@ def hold_entropy(
 def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
     """Map an unconstrained parameter to a temperature between bounds.
 
-    tau = low (high / low)^sigmoid(raw), which is the geometric mean of the bounds at raw = 0.
+    tau = low (high / low)^sigmoid(raw). At raw = 0, tau is the geometric mean of the bounds.
 
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)

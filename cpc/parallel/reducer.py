@@ -49,8 +49,8 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
 
     Losses, scores and gradients equal the results on one device up to float32 rounding, for any
     rule over positions. The keys must start with the latents of the anchors, in the same order, and
-    include all positives. With a sampler, the compiler partitions the loss, so that the draws do
-    not depend on the number of devices.
+    include all positives. If there is a sampler, the compiler partitions the loss, so that the
+    draws do not depend on the number of devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
@@ -81,13 +81,13 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
 
 
 def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
-    """Return whether the gathered keys and their gradients would exceed `GATHERED_BYTES`.
+    """Return whether to send keys in a ring, because gathering would exceed `GATHERED_BYTES`.
 
-    With gathered keys, a device holds n d floats of keys and n d floats of gradients for each
-    offset, because the weights of the offsets are known only in the backward pass. It computes 3
-    matrix products. In the ring, a device holds n d / p floats but computes 4 products, because it
-    recomputes the scores for the gradient. In the paper's configuration with 8 windows of 128
-    latents per device, keys are gathered on 8 devices and sent in a ring on 16 devices.
+    If keys are gathered, a device holds n d floats of keys and n d floats of gradients for each
+    offset, because the offsets' weights are known only in the backward pass. It computes 3 matrix
+    products. In the ring, a device holds n d / p floats but computes 4 products, because it
+    recomputes the scores for the gradient. In the paper's configuration of 8 windows of 128 latents
+    per device, keys are gathered on 8 devices and sent in a ring on 16 devices.
 
     >>> [takes_ring(12, devices * 8 * 128, 512) for devices in (8, 16)]
     [False, True]
@@ -104,10 +104,10 @@ def gathered_losses(
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return `summed_losses` of each device's anchors against all keys, which are gathered once.
+    """Return `summed_losses` of each device's anchors against all keys, after gathering these once.
 
     Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
-    reduce-scatter. Losses are summed outside of shard_map, which avoids another reduction.
+    reduce-scatter. Summing the losses outside of shard_map avoids another reduction.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
@@ -133,7 +133,7 @@ def gathered_losses(
 def split_keys(
     keys: Float[Array, "n d"], candidates: Latents, anchors: Latents, num_devices: int
 ) -> tuple[Float[Array, "p m d"], Latents]:
-    """Return the keys (p, m, d) and latents (p, m) of each of p devices.
+    """Split keys and latents over p devices, as arrays (p, m, d) and (p, m).
 
     The first keys are those of the anchors (b, a), in order. Each device gets the keys of its own
     sequences. Additional keys from a queue are split evenly and padded with masked latents.
@@ -157,10 +157,7 @@ def split_keys(
 
 
 def join_keys(shards: Array, num_own: int) -> Array:
-    """Join gathered shards (p, m, ...) to (n, ...), with the keys of the batch first.
-
-    `num_own` is the number of keys of the batch in each shard.
-    """
+    """Join shards (p, m, ...) to (n, ...), batch keys first. Each shard has `num_own` of these."""
     own, further = shards[:, :num_own], shards[:, num_own:]
     parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
     return jnp.concatenate(parts) if further.size else parts[0]
@@ -185,7 +182,8 @@ def ring_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of InfoNCE over all allowed negatives, with a ring over a mesh axis.
 
-    Each tile is the shard of a device. Its own shard, with all positives, is scored first.
+    Each tile is one device's shard of the keys. A device scores its own shard first, because this
+    shard contains all of its positives.
     """
     num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
