@@ -67,7 +67,7 @@ class Embedding(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The steps of a run after its data are loaded."""
+    """Functions for the steps of a run after its data are loaded."""
 
     train: Callable[[], tuple[str, Any]]
     """train() -> (reason, trained variables). The reason is "" unless training stopped early."""
@@ -86,7 +86,7 @@ class Dataset(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the data in scores, which is a folder, a data set or a source."""
+        """The data's name in score records: a folder, a data set or a source."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class Dataset(Protocol):
         ...
 
     def fingerprint(self) -> Mapping[str, Fingerprint]:
-        """Return a fingerprint of each part of the data."""
+        """Return fingerprints of the parts of the data, such as the training files, by name."""
         ...
 
 
@@ -125,7 +125,7 @@ class Pipeline(Protocol):
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
-        """Return the steps of a run."""
+        """Return functions for the steps of a run."""
         ...
 
 
@@ -158,7 +158,7 @@ class Contrastive(Kind, Protocol):
         ...
 
     def build_model(self, config: Config, /) -> Model:
-        """Return the encoder, context network and predictor of a config."""
+        """Return a config's model: encoder, context network and predictor."""
         ...
 
     def make_problem(self, plan: Plan, data: Any, /) -> Problem:

@@ -106,7 +106,7 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network with a softmax layer of scores features W + b on top.
+    """Train a network with a softmax layer on top, whose scores are features W + b.
 
     W and b are initialised to zero. If the recipe has an accuracy, training stops when the accuracy
     no longer improves. The learning rate then falls to zero from the best parameters on, and the
@@ -196,7 +196,7 @@ def make_step(
 def add_linear_head(
     features: Features, variables: Any, x: Any, num_classes: int, rng: Array
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
-    """Return the score function, params and extra of a network with a zero linear head."""
+    """Add a zero linear head to a network, and return its score function, params and extra."""
     # The variables may be on the devices of another mesh.
     extra = jax.device_put(dict(jax.device_get(variables)))
     model = extra.pop("params")
@@ -301,7 +301,7 @@ def train_until_best(
 
 
 def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
-    """Return the state with the best parameters, and a cooldown up to step `end`."""
+    """Reset a state to its best parameters, and begin a cooldown that ends at step `end`."""
     best, (*own, last) = state.extra["best"], state.opt_state
     extra = state.extra["own"]
     old = state.params, extra, (last.start, last.end)
@@ -339,8 +339,8 @@ def open_scratch(
     """Yield the checkpoints of a folder, the newest state, and `stop`.
 
     The state is `state` if the folder has no checkpoint. Checkpoints with other settings are
-    deleted. Without a folder, or with several processes, yields no checkpoints and a `stop` that
-    returns "".
+    deleted. If `folder` is None or there are several processes, yields no checkpoints and a `stop`
+    that returns "".
     """
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""
