@@ -89,7 +89,7 @@ def open_run(
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Return whether a directory has training steps, or files not written before the first."""
+    """Return whether a directory has training steps, or files that a mere start lacks."""
     names = {item.name for item in path.iterdir()}
     probe_files = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
     return bool(
@@ -139,7 +139,7 @@ def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yield the path and stored identity of each checkpoint, and of the metrics, of a run."""
+    """Yield the path and stored identity of each of a run's checkpoints and of its metrics."""
     for step, metadata in read_metadata(path / "checkpoints").items():
         yield path / "checkpoints" / str(step), metadata
     yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
@@ -319,7 +319,7 @@ def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> 
 
 
 def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
-    """Write the arrays of a figure at a step, unless the file contains a later step."""
+    """Write a figure's arrays and their step, unless the file contains a later step."""
     try:
         recorded = int(files.read_arrays(path)["step"])
     except (UserError, KeyError):  # missing, or without a step
