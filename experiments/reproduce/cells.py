@@ -42,12 +42,12 @@ def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
 
 
 def widths(width: int) -> dict[str, int]:
-    """Return the settings for the widths of a network."""
+    """Return settings that give a network and its context the same width."""
     return {"model.width": width, "model.context_width": width}
 
 
 def recipe_of(module: Any) -> dict[str, Any]:
-    """Return the audio training settings of a config, which apply to any data."""
+    """Return a config module's audio training settings that apply to any data."""
     known = flatten(module.get_config())
     names = (
         "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -229,9 +229,8 @@ OPEN = (
 DATA = {
     "synthetic": audio_synthetic, "voices": audio_voices_paper, "librispeech": audio_librispeech,
 }  # fmt: skip
-#: Default data of each scale.
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
-#: Parts of a reproduction and the cells that each needs.
+#: Parts of a reproduction (tables and figures), and the cells that each part needs.
 PARTS = {
     "table 1": (MIXED,),
     "table 2": tuple(TABLE_2),
@@ -248,7 +247,7 @@ PARTS = {
 
 
 class Kind(NamedTuple):
-    """The configs that cells of a kind of data start from, and descriptions of its steps."""
+    """A kind of data: its cells' base configs, and descriptions of its steps."""
 
     base: Any
     """The config module below the paper's scale, which audio data select instead."""
@@ -353,7 +352,7 @@ def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
 
 
 def open_settings(one: Open, base: Config) -> dict[str, Any]:
-    """Return the settings of a cell of `OPEN`, or fallbacks if the base already has them."""
+    """Return an open choice's settings, or fallback values if the base already has these."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
         others = {**flatten(make_config(KEYS)), **FALLBACK}
@@ -390,7 +389,7 @@ def plan_cells(
 
 
 def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, str]]:
-    """Return the choices that the paper leaves open, with our values and variations, as rows."""
+    """Return a table row per choice that the paper leaves open, with our value and variation."""
     rows = []
     for one in OPEN:
         base = with_shared(one.kind, scale, data, user)

@@ -16,7 +16,7 @@ ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
-    """Draw the paper's Figure 3 in both readings, from the frame of `Offsets`."""
+    """Draw the paper's Figure 3 for top-1 and pairwise accuracy, from the frame of `Offsets`."""
     figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
     readings = (
         ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),

@@ -96,7 +96,7 @@ def train_cells(
 def train_cell(
     problem: Problem, programs: dict[str, Any], path: pathlib.Path, ends: Sequence[int], mesh: Any
 ) -> None:
-    """Train one cell with the programs for its `program_key`, and export it at each of `ends`."""
+    """Train one cell with the programs of its `program_key`, and export it at the steps `ends`."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     loss = make_loss(problem, mesh)
