@@ -35,7 +35,6 @@ RECORDED = {
     "x": Key("", "file with x", is_path=True),
     "y": Key("", "file with y", is_path=True),
 }
-#: Settings of --quick.
 QUICK = {
     "num_steps": 60, "read_every": 30, "critics": ("separable",), "widths": (16,),
     "estimators": ("info_nce", "js"), "max_rows": 1000,

@@ -90,7 +90,7 @@ def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
 
 
 def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
-    """Return the figure of the three laws, and a table for each."""
+    """Return the figure of the three self-consistency tests, and a table for each."""
     note, tables = "Ratio of estimates, and the estimate itself in nats.", []
     for law, title, _ in LAWS:
         shown = show_readings(table[table.law == law], "{0.rows} rows", show_ratio)
@@ -327,7 +327,7 @@ def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> l
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on a reading near its ceiling, or ""."""
+    """Return a clause on the estimate nearest its ceiling, or "" if all are far below theirs."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""
@@ -345,7 +345,7 @@ def critic_limits(readings: Sequence[Reading]) -> list[str]:
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return a clause on the gain from more rows, by the line over 1 / n, or []."""
+    """Return a clause on the gain from more rows, or [] if it was not extrapolated."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
