@@ -37,7 +37,7 @@ TIMES = "times_seconds"
 
 #: Function write(name, features by layer) that writes one file's features.
 Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
-#: Seconds between the frames of each layer, or None if rows are not frames in time.
+#: Seconds between each layer's frames, or None if rows are not frames in time.
 Seconds: TypeAlias = Mapping[str, float] | None
 
 

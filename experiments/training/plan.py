@@ -22,7 +22,7 @@ class Branch(NamedTuple):
 
     name: str
     offsets: tuple[int, ...]
-    """Distance of each prediction's target, in latents."""
+    """Distance from the anchor latent to each prediction's target, in latents."""
     shared: tuple[float, ...] = ()
     """Fraction of each target's input that its context has already seen, or () if unknown."""
 
@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
 class Plan:
     """A config and everything derived from it.
 
-    Plans are compared by config and geometry, which determine the other fields.
+    Plans are compared by config and geometry. These determine the other fields.
     """
 
     config: Config

@@ -43,7 +43,7 @@ class FeatureSet(NamedTuple):
 
 
 class ProbeTask(NamedTuple):
-    """A measurement on features, which is all or part of a task in `probe.tasks`."""
+    """A measurement on features: a task in `probe.tasks`, or a part of one."""
 
     name: str
     """Name of the task in `probe.tasks`."""

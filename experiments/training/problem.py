@@ -33,7 +33,7 @@ class HeldOut(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A contrastive learning problem, which is a plan with its model and data."""
+    """A contrastive learning problem: a plan with its model and data."""
 
     plan: Plan
     model: Model
@@ -63,7 +63,7 @@ class Embedding(NamedTuple):
     unit: str
     """Unit of the amounts, such as "h audio"."""
     frame_seconds: dict[str, float] | None
-    """Seconds between the frames of each layer, or None if rows are not frames in time."""
+    """Seconds between each layer's frames, or None if rows are not frames in time."""
 
 
 class Work(NamedTuple):
@@ -100,7 +100,7 @@ class Dataset(Protocol):
 
 
 class Kind(Protocol):
-    """A kind of data, which is a module registered in `experiments.kinds.registry`."""
+    """A kind of data, implemented as a module registered in `experiments.kinds.registry`."""
 
     @property
     def KEYS(self) -> Keys:

@@ -28,7 +28,7 @@ from experiments.training.problem import Probe, Problem, model_variables
 TRAIN_METRICS = ("temperature", "queue_age", "frames_per_prediction")
 #: Metrics of the objective that are recorded in evaluation, averaged over batches.
 EVAL_METRICS = ("frames_per_prediction",)
-#: Tracker of the strict bound, which holds for any loss and rule of the run.
+#: Tracker of the strict bound. This bound holds for any loss and negative rule of a run.
 STRICT = Tracker(True, "one_per_sequence")
 
 
@@ -200,7 +200,7 @@ def mean_of_known(values: np.ndarray) -> float:
 
 
 def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
-    """Return the sum of losses over offsets with an anchor, or NaN if no offset has one.
+    """Sum the losses over offsets that have an anchor, or return NaN if no offset has one.
 
     >>> sum_with_anchors(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
     2.5

@@ -1,4 +1,4 @@
-"""Supervised training of a run's network with a linear softmax layer on top, end to end.
+"""End-to-end supervised training of a run's network with a linear softmax layer on top.
 
 For audio, this is the last row of Table 1 of van den Oord et al. (2018), "same architecture".
 """
@@ -42,7 +42,7 @@ NUM_WARMUP_EVALS = 4
 COOLDOWN = 0.2
 #: End of a cooldown that has not begun.
 NEVER = np.iinfo(np.int32).max
-#: Suffix of the description if training ended at its maximum number of steps.
+#: Suffix of a training's description if it ended at its maximum number of steps.
 AT_LIMIT = ", the most"
 
 
@@ -63,7 +63,7 @@ def make_own_optimizer(
     parts: Sequence[str],
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
-    """Return the optimizer of a run, with learning rates that decay by `layer_decay` per layer.
+    """Return a run's optimizer with learning rates that decay by `layer_decay` per layer.
 
     `parts` are the names of the submodules from the head down, as in `train.scale_by_layer`.
     """
@@ -121,7 +121,7 @@ def train_on_labels(
         num_classes: number of classes.
         rng: key for training.
         writers: receive the held-out accuracy of each evaluation.
-        folder: folder for checkpoints, from which the same call resumes, or None to save none.
+        folder: folder for checkpoints, so that the same call resumes, or None to save none.
         settings: JSON values to compare besides the config; checkpoints that differ are deleted.
 
     Returns:
