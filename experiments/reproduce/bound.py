@@ -1,4 +1,4 @@
-"""Measurement of log N - L against the number of negatives, on held-out windows of a run."""
+"""Measurement of log N - L by the number of negatives, on a run's held-out windows."""
 
 import itertools
 import pathlib

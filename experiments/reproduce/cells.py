@@ -161,7 +161,7 @@ class Open(NamedTuple):
     """The reported reason if no cell varies the choice."""
 
 
-#: Names of the cells in tables and figures, which are also directories of recorded reproductions.
+#: Cell names in tables and figures. Recorded reproductions use them as directory names.
 MIXED, SAME, CURRENT = "mixed", "same", "current"
 MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
 STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
@@ -176,7 +176,7 @@ AGENTS = {
     "never_seen": ("ball-gone-alone", "ball-gone"),
 }
 
-#: Settings of the cells of Table 2. The first cell also has the probes of Table 1.
+#: Settings of the Table 2 cells. The first cell also has the probes of Table 1.
 TABLE_2: dict[str, dict[str, Any]] = {
     MIXED: {},
     **{name: {"model.num_offsets": k} for k, name in STEPS.items() if name != MIXED},
@@ -185,7 +185,7 @@ TABLE_2: dict[str, dict[str, Any]] = {
     SAME_EXCL: {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
     CURRENT: {"negatives.rule": "own_sequence"},
 }
-#: Probes of the other cells of Table 2.
+#: Probes of the other Table 2 cells.
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
 FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
 IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
@@ -225,7 +225,7 @@ OPEN = (
          why_not="num_steps does; there is no cell of it"),
 )  # fmt: skip
 
-#: Config of audio by name of the data.
+#: Audio config by data name.
 DATA = {
     "synthetic": audio_synthetic, "voices": audio_voices_paper, "librispeech": audio_librispeech,
 }  # fmt: skip
@@ -346,7 +346,7 @@ def kind_of(name: str) -> str:
 
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
-    """Return the base config of a kind with the settings of the scale and the user."""
+    """Return a kind's base config with the settings of the scale and the user."""
     settings = {**SCALES[scale].settings[kind], **user.get(kind, {})}
     return with_settings(base_config(kind, scale, data)[0], settings)
 

@@ -95,7 +95,7 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
-    """Draw the paper's Figure 6 with a panel per task, with curves of all seeds and their mean."""
+    """Draw the paper's Figure 6: a panel per task, with each seed's curve and their mean."""
     drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):

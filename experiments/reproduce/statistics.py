@@ -67,7 +67,7 @@ class Reproduction(NamedTuple):
 
 
 def read_reproduction(folder: str | Path) -> Reproduction:
-    """Read the plan of a folder and the records of its cells."""
+    """Read a reproduction folder's plan and its cells' records."""
     folder = Path(folder)
     path = folder / "sweep.json"
     recorded = read_json(path) if path.exists() else {}
@@ -128,7 +128,7 @@ def select(frame: Frame, **wanted: Any) -> Frame:
 
 
 def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
-    """Return the scores of a linear probe on the given features for a table's task."""
+    """Return the linear probe's scores on the given features for a table's task."""
     how = {"features": features, "method": "linear", "metric": table.metric}
     return select(scores, task=table.task, unit=table.unit, **how)
 
@@ -168,7 +168,7 @@ def decide(
 
     The p-value is the two-sided level at which the interval would just decide, by Student's t over
     seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
-    With fewer than two seeds it is NaN.
+    It is NaN if there are fewer than two seeds.
     """
     if seeds < 2:
         return (ONE_SEED if seeds else MISSING), math.nan
@@ -234,7 +234,7 @@ def correct(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def join(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim, which holds if all pairs hold, and not if one is refuted."""
+    """Return the verdict on a claim: it holds if all pairs hold, and fails if one is refuted."""
     return next((one for one in (REFUTED, MISSING, ONE_SEED, UNTOLD) if one in verdicts), HELD)
 
 

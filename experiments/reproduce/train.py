@@ -136,7 +136,7 @@ def program_key(config: Config) -> str:
 def evaluate(
     problem: Problem, measure: Callable, mesh: jax.sharding.Mesh, state: TrainState
 ) -> list[dict[str, Any]]:
-    """Return a record with the loss on held-out data, or [] without such data."""
+    """Return a record with the held-out loss, or [] if the problem has no held-out data."""
     held_out, params = problem.held_out, state.ema or state.params
     if held_out is None:
         return []

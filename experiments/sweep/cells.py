@@ -250,7 +250,7 @@ def keep_best(
 
 
 def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
-    """Return the scores of a task at the last step of a run, or [] if the run is unfinished."""
+    """Return a task's scores at the last step of a run, or [] if the run is unfinished."""
     num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score

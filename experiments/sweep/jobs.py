@@ -149,7 +149,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """Describe how a cell ended, by its signal and the last error or line after `length` bytes."""
+    """Describe a cell's end by its signal and the last error or line after `length` log bytes."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -161,7 +161,7 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
-    """Print the table and the path of the results, and exit with 1 if a cell is unfinished."""
+    """Print the table and path of the sweep's results, and exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
     if (page := folder / "comparison.html").exists():
