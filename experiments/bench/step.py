@@ -147,7 +147,7 @@ def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
 def make_parts(
     problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
-    """Return functions for value and gradient of the encoder, of encoder and context, and the rest.
+    """Return functions for value and gradient of the encoder, encoder with context, and the rest.
 
     The rest, called criterion, consists of the predictor and the loss.
     """
@@ -179,7 +179,7 @@ def make_parts(
 
 
 def make_product(dtype: str) -> Callable[[], Any]:
-    """Return a function that computes the matrix product that defines the peak rate."""
+    """Return a function that computes the matrix product by which the peak rate is defined."""
     factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
     return lambda: multiply(factor, factor)

@@ -185,7 +185,7 @@ def claims(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def describe(reading: Estimate, name: str) -> dict[str, Any]:
-    """Return the label of an estimate, such as "lower bound", and its ceiling or None."""
+    """Return an estimate's label, such as "lower bound", and its ceiling, or None if unbounded."""
     ceiling = float(reading.ceiling)
     label = f"{reading.side} bound" if reading.is_bound else LABELS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}

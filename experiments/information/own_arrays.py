@@ -29,7 +29,7 @@ from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
 from experiments.information.rotations import measure
 
-#: Recorded keys, which are those of the config and the two files.
+#: Recorded keys: the keys of the config, and the two files.
 RECORDED = {
     **configs.arrays.KEYS,
     "x": Key("", "file with x", is_path=True),

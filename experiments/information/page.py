@@ -23,7 +23,7 @@ from experiments.information.rotations import Interval, Reading
 
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
-#: Color and title of each critic of the staircase.
+#: Color and title of each critic in the staircase figures.
 CRITICS = {
     "exact": (draw.GRAY, "exact log ratio"),
     "separable": (draw.BLUE, "separable critic"),
@@ -110,7 +110,7 @@ def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> F
 
 
 def show_estimate(row: Any) -> str:
-    """Format a value with its spread and bias."""
+    """Format an estimate with its spread and bias."""
     if not abs(row.value) < DIVERGED:
         return "diverged"
     return f"{show(row.value, '.2f')} ± {show(row.spread, '.2f')} ({show(row.bias, '+.2f')})"
@@ -236,7 +236,7 @@ def consistency_figure(table: Frame) -> Drawing:
     return figure
 
 
-#: Prefix, title and color of each kind of label for two arrays.
+#: Prefix, title and color of each kind of label in reports on two arrays.
 LABELS = (
     ("lower", "lower bounds", draw.BLUE),
     ("upper", "upper, if its model holds", draw.GREEN),
@@ -262,7 +262,7 @@ ESTIMATES = (
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
-    """Return the estimate of InfoNCE with the best critic, on which the claim is based."""
+    """Return the best critic's InfoNCE estimate, on which the main claim is based."""
     return next(one for one in readings if one.estimator == "info_nce" and one.null)
 
 
@@ -337,7 +337,7 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
 
 
 def critic_limits(readings: Sequence[Reading]) -> list[str]:
-    """Return a clause if estimates without a critic exceed the critic's limit, otherwise []."""
+    """Return a clause if critic-free estimates exceed the critic's limit, or [] if none do."""
     limit = headline(readings).limit
     above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
     read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
