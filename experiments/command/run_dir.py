@@ -101,7 +101,7 @@ def has_begun(path: pathlib.Path) -> bool:
 
 
 def remove_leftovers(path: pathlib.Path) -> None:
-    """Remove a start's files if it made no step, since its config or data may have differed."""
+    """Remove the files of a start without steps, since its config or data may have differed."""
     if (path / "config.json").exists():  # else the directory is not a run
         for name in BEFORE_STEPS:
             for file in (path / name, *path.glob(f"{name}/*")):

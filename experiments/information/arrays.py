@@ -84,7 +84,7 @@ def read_pairs(
 def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
     """Return a sentence on a one-to-one map between x and y, or "" if none is found.
 
-    Maps between column combinations count. The rows cannot show noise too small to reorder them.
+    Columns and their combinations are tested. Rows cannot show noise too small to reorder them.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
         # The first 1,000 rows already rule out most columns.

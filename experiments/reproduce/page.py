@@ -105,7 +105,7 @@ show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.
 
 
 def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
-    """Return a section with a table, its agreement with the paper's order, and its claims."""
+    """Return a section with a table, its agreement with the paper's order, and claims by pair."""
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
     rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]
@@ -178,7 +178,7 @@ def speakers_section(reproduction: Reproduction) -> Section:
 
 
 def offsets_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 3, for top-1 and pairwise accuracy."""
+    """Return a section like the paper's Figure 3: curves and a table of both kinds of accuracy."""
     title = "Figure 3: how often the positive wins, by offset"
     runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
     offsets = statistics.read_offsets(runs)
@@ -246,7 +246,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
 
 
 def open_section(reproduction: Reproduction) -> Section:
-    """Return a section with our choices where the paper leaves them open, and the alternatives."""
+    """Return a section on choices left open by the paper: ours, and the effects of alternatives."""
     heads = {"open": "what", "here": "choice", "varied as": "change"}
     tables, known = [], reproduction.plan["open"]
     bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))

@@ -437,7 +437,7 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
 
 
 class BoundAndProbe(NamedTuple):
-    """Strict bounds and linear probes on c of the same runs, to compare their orders."""
+    """Strict bounds and linear-probe scores on c for the same runs, to compare their orders."""
 
     points: Frame
     """Columns data, cell, nats (the mean over `offsets`) and percent."""

@@ -149,7 +149,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """Describe a cell's end by its signal and the last error or line after `length` log bytes."""
+    """Describe a cell's end: the last error or line in `log` after `length` bytes, any signal."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

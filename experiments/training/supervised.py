@@ -361,8 +361,8 @@ def open_scratch(
 def cross_entropy(scores: Float[Array, "*rows c"], labels: Int[Array, "*rows"]) -> Float[Array, ""]:
     """Return the mean of -log softmax(scores)[label] over the labelled rows, in nats.
 
-    Rows with a label below 0 are ignored: they may contain NaN, and their gradient is zero. Without
-    labelled rows the mean is 0.
+    Rows with a label below 0 are ignored: they may contain NaN, and their gradient is zero. If no
+    row is labelled, the mean is 0.
 
     >>> f"{cross_entropy(jnp.array([[1.0, 1.0], [jnp.nan, 0.0]]), jnp.array([1, -1])):.4f}"
     '0.6931'
