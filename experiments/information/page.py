@@ -100,7 +100,7 @@ def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]
 
 
 def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> Frame:
-    """Return a row per estimator and critic with claim, ceiling, and a column per setting."""
+    """Return a row per estimator and critic, with label, ceiling and one column per setting."""
     rows = []
     for title, here in by_reading(table).items():
         one = here.iloc[0]

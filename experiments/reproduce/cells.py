@@ -153,7 +153,7 @@ class Open(NamedTuple):
 
     what: str
     here: str
-    """The choice made here, in words, or "" if the keys suffice."""
+    """Our choice in words, or "" if the config keys suffice to describe it."""
     cell: str = ""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"

@@ -178,7 +178,7 @@ def speakers_section(reproduction: Reproduction) -> Section:
 
 
 def offsets_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 3: curves and a table of both kinds of accuracy."""
+    """Return a section like Figure 3: curves and a table of top-1 and pairwise accuracy."""
     title = "Figure 3: how often the positive wins, by offset"
     runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
     offsets = statistics.read_offsets(runs)

@@ -85,7 +85,7 @@ def prefetched(
 def open_training(
     folder: pathlib.Path, state: train.TrainState, console: train.ProgressWriter, config: Config
 ) -> Iterator[tuple[train.TrainState, Sinks, Callable[[], str]]]:
-    """Yield the newest state of a run directory, its sinks, and `stop`.
+    """Yield a run directory's newest training state, its record writers (sinks), and `stop`.
 
     `stop` returns the name of the signal that was received, or "" if there was none.
     """
