@@ -1,4 +1,4 @@
-"""Command-line entry points, which combine models, losses, data and evaluators."""
+"""Command-line entry points that combine models, losses, data and evaluators."""
 
 import os
 import signal

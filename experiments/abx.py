@@ -79,7 +79,7 @@ def run(
 
 
 def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray]:
-    """Return the .npy arrays in a folder whose file names, without suffix, are in `names`."""
+    """Read the .npy files in a folder whose names, without suffix, are in `names`."""
     paths: dict[str, pathlib.Path] = {}
     for path in sorted(folder.rglob("*.npy")):
         if path.stem in names:

@@ -35,17 +35,17 @@ from experiments.training.problem import Embedding
 
 TIMES = "times_seconds"
 
-#: Function write(name, features by layer).
+#: Function write(name, features by layer) that writes one file's features.
 Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
-#: Seconds between the frames of each layer, or None if rows are not frames in time.
+#: Seconds between each layer's frames, or None if rows are not frames in time.
 Seconds: TypeAlias = Mapping[str, float] | None
 
 
 @contextlib.contextmanager
 def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
-    """Yield write(name, features by layer) for the format given by the suffix of `output`.
+    """Yield a function that writes one file's features in the format of `output`'s suffix.
 
-    Several layers get prefixed names: z1/NAME, z2/NAME. Files are written atomically.
+    If there are several layers, names get prefixes: z1/NAME, z2/NAME. Writing is atomic.
     """
     path = pathlib.Path(output).expanduser()
     forms = {".npz": write_npz, ".arrow": write_arrow}
@@ -70,7 +70,7 @@ def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterato
 
 
 def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
-    """Return the name prefix of each layer, which is "" if there is a single layer.
+    """Return the prefix that each layer adds to names, which is "" for a single layer.
 
     >>> prefix_layers(["c"]), prefix_layers(["z1", "c"])
     ({'c': ''}, {'z1': 'z1/', 'c': 'c/'})

@@ -52,7 +52,7 @@ NOT_PULLED = [
 
 
 def push(api: Any, workdir: pathlib.Path, name: str, public: bool = False) -> str:
-    """Make a repository equal to a run, and return its address."""
+    """Upload a run, delete all other files of the repository, and return its address."""
     step = read_run(workdir).step
     for path in workdir.rglob("*"):
         if path.is_symlink():

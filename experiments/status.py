@@ -97,12 +97,12 @@ def find_runs(
 
 
 def read(path: pathlib.Path) -> dict:
-    """Return the JSON object in a file, or {} if there is none."""
+    """Return the JSON object in a file, or {} if the file has no readable object."""
     return read_object(path, []) or {}
 
 
 def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
-    """Return the state of a run from its files, which may be damaged or unrelated."""
+    """Return a run's state from its files, even if some are damaged or unrelated."""
     recorded = read_state(folder)
     state, problem = recorded.get("state"), ""
     if state == "running":

@@ -1,4 +1,4 @@
-"""Time from the start of a process to the end of its first training step.
+"""Time from process start to the end of the first training step.
 
 The bench runs `python -m experiments.bench.start --workdir DIR`, which trains one step of
 DIR/config.json with the code of the audio experiment, and writes its times to DIR.

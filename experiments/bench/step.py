@@ -45,7 +45,7 @@ class Step(NamedTuple):
 def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
-    """Return rows for the product, the step, its parts, and compilations after the first step."""
+    """Return rows for the matrix product, the step, its parts, and recompilations."""
     problem = audio.make_problem(interpret(audio, config), data)
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
@@ -87,7 +87,7 @@ def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
 def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
 ) -> list[Row]:
-    """Return rows for drawing windows as in training, and for the effect of this on the step."""
+    """Return rows for the rate of drawing training windows, and for its effect on the step."""
     rows, source, num_batches = [], config.data.source, 50 * num_rounds
     for batch_size in PAPER_BATCHES:
         own = with_settings(config, {"data.batch_size": batch_size})
@@ -147,7 +147,7 @@ def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
 def make_parts(
     problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
-    """Return functions for value and gradient of the encoder, of encoder and context, and the rest.
+    """Return functions for value and gradient of the encoder, encoder with context, and the rest.
 
     The rest, called criterion, consists of the predictor and the loss.
     """
@@ -179,7 +179,7 @@ def make_parts(
 
 
 def make_product(dtype: str) -> Callable[[], Any]:
-    """Return a function that computes the matrix product that defines the peak rate."""
+    """Return a function that computes the matrix product by which the peak rate is defined."""
     factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
     return lambda: multiply(factor, factor)
@@ -207,7 +207,7 @@ def count_compilations() -> Iterator[Callable[[], int]]:
 
 
 def count_work(config: Config, problem: Problem, params: PyTree) -> dict[str, int]:
-    """Return the FLOP of a step of a problem and of its parts."""
+    """Return the FLOP of a problem's training step and of each part of the step."""
     sizes = config.data.batch_size, config.data.window_samples
     offsets = problem.plan.geometry.branches[0].offsets
     encoder = problem.model.module.encoder

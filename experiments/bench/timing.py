@@ -1,4 +1,4 @@
-"""Alternating timings of cases, and rows of their table, without an import of JAX or torch."""
+"""Timings that alternate between cases, and rows of their table, without JAX or torch."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ ALLOCATOR = {
 
 
 class Row(NamedTuple):
-    """A line of the table, with named figures, their text, and a target for one of the figures."""
+    """A line of the table: named figures (numbers), their text, and a target for one of them."""
 
     name: str
     figures: dict[str, Any]
@@ -72,7 +72,7 @@ def time_rounds(
 
 
 def median_times(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return the median over rounds of each case."""
+    """Return each case's median time over rounds."""
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

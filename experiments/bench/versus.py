@@ -1,7 +1,7 @@
 """Comparison of the audio step, its parts and InfoNCE over many candidates with PyTorch.
 
 Thread pools of two frameworks in one process slow each other down, and the speed of a machine
-drifts. Each side therefore has its own processes, sides alternate, and only times of the same round
+drifts. cpc and torch therefore alternate in separate processes, and only times of the same round
 are divided. `python -m experiments.bench.versus SIZES` runs the side of cpc and prints JSON.
 """
 
@@ -62,9 +62,9 @@ JUDGED, TIME, MEMORY, PRODUCTS = NUM_CANDIDATES[-1], 0.6, 0.04, 1.3
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Return rows for both sizes.
+    """Return rows that compare the step and its parts with torch at both sizes.
 
-    Without torch, the first row is advice, and rows for cpc follow only if `alone`.
+    If torch is missing, the first row is advice, and rows for cpc follow only if `alone`.
     """
     python, rows = find_torch(device), []
     if python is None:
@@ -86,7 +86,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
 
 
 def find_torch(device: str) -> str | None:
-    """Return a Python with torch for a device, from `$CPC_TORCH_PYTHON` or this one, or None."""
+    """Return a Python whose torch supports a device, `$CPC_TORCH_PYTHON` or this one, or None."""
     named = os.environ.get(PYTHON)
     python = named or (sys.executable if importlib.util.find_spec("torch") else None)
     if device == "cpu" or python is None:
@@ -111,7 +111,7 @@ def run_rounds(
 
 
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:
-    """Return the figures measured by one process."""
+    """Run one side of a case in its own process, and return its figures."""
     done = subprocess.run(
         [python, "-m", f"experiments.bench.{side}", given], cwd=ROOT,
         env={**os.environ, **timing.ALLOCATOR}, capture_output=True, text=True, check=False,
@@ -140,7 +140,7 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: str = ""
 
 
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
-    """Return the row of the ratio of our time to torch's and, for the step, torch's memory."""
+    """Return a row with our time relative to torch's and, for the step, torch's memory."""
     ours, theirs = ([one[side]["seconds"][case] for one in rounds] for side in ("ours", "torch"))
     figures: dict[str, Any] = timing.summarize("ratio_to_torch", timing.ratios(ours, theirs))
     text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
@@ -239,7 +239,7 @@ def make_sound(config: Config) -> AudioData:
 
 
 def context_part(config: Config, params):
-    """Return a function for value and gradient of the GRU with respect to latents and weights."""
+    """Return a function that computes the GRU's value, and its gradient in latents and weights."""
     shape = (config.data.batch_size, audio.num_latents(config), config.model.width)
     z = jax.random.normal(jax.random.key(0), shape)
     module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))

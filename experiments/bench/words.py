@@ -1,6 +1,6 @@
 """Comparison of skip-gram with gensim, by words per second, similarity and analogies.
 
-For each seed, both sides train in turn in separate processes, on the same text with the same
+For each seed, cpc and gensim train in turn in separate processes, on the same text with the same
 settings and one thread per core. gensim is imported by the Python in $CPC_GENSIM_PYTHON or by this
 Python. `python -m experiments.bench.words SIZES` runs the side of cpc and prints JSON.
 """
@@ -91,7 +91,7 @@ def rate_row(rates: dict[str, list[float]]) -> Row:
 
 
 def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[Row]:
-    """Return rows for Spearman's correlation on each set of pairs, and for analogies."""
+    """Return rows for Spearman's correlation on each set of word pairs, and for analogies."""
     index = {word: i for i, word in enumerate(vocabulary.words)}
     judged, rows = read_judgements(), []
     for name, (pairs, ratings) in judged.pairs.items():

@@ -1,1 +1,1 @@
-"""Flags, configs, run directories and devices, which all commands share."""
+"""Flags, configs, run directories and devices that all commands share."""

@@ -52,7 +52,7 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
 
 
 def take_settings(*sections: str) -> list[str]:
-    """Remove --section.key=value from sys.argv, and return it as --config.section.key=value."""
+    """Remove each --section.key=value from sys.argv, and return --config.section.key=value."""
     setting = re.compile(rf"--(?:config\.)?((?:{'|'.join(sections)})\..*)", re.DOTALL)
     found = [setting.fullmatch(word) for word in sys.argv]
     sys.argv[:] = [word for word, match in zip(sys.argv, found, strict=True) if not match]
@@ -288,7 +288,7 @@ def _check_settings(argv):
 
 
 def describe_command() -> str:
-    """Return the --help text, which consists of the command's docstring and its flags."""
+    """Return the --help text, composed of the command's docstring and its flags."""
     module = sys.modules["__main__"]
     lines = [(module.__doc__ or "").strip(), ""]
     known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])

@@ -62,7 +62,7 @@ def describe_version() -> dict[str, Any]:
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the commit of this checkout, or None without git or outside a checkout of cpc."""
+    """Return the commit of this cpc checkout, or None if git is missing or there is no checkout."""
     folder = pathlib.Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None

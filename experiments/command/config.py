@@ -56,7 +56,7 @@ def check_config(config: Config, keys: Keys) -> None:
 
 
 def unread(keys: Keys, source: Any) -> dict[str, Any]:
-    """Return the keys that do not apply to a `data.source`, with their defaults."""
+    """Return the keys that the data source `source` does not use, with their defaults."""
     return {
         f"data.{name}": key.default
         for name, key in keys.get("data", {}).items()
@@ -188,7 +188,7 @@ def evaluation_config(config: Config, keys: Keys, arguments: Sequence[str]) -> C
 
 
 def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
-    """Return the config recorded in config.json by the version `writer`, which errors contain."""
+    """Convert the contents of config.json to a config, naming their version `writer` in errors."""
     if not isinstance(recorded, Mapping | ConfigDict):
         raise UserError("the recorded config is damaged: config.json is not a JSON object")
     given, known = flatten(recorded), flatten(keys)

@@ -53,9 +53,9 @@ def in_section(name: str, section: str) -> bool:
 
 
 def take_section() -> str | None:
-    """Remove --keys [SECTION] from sys.argv, and return the section, or None without --keys.
+    """Remove --keys [SECTION] from sys.argv, and return the section, "" for all keys.
 
-    The section "" contains all keys.
+    Returns None if --keys is not given.
     """
     flags.DEFINE_string(
         "keys", None, "List all keys, or those in a section, with default, range and meaning."

@@ -53,7 +53,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
-    """Return whether a process holds a run directory, or None if that is unknown here."""
+    """Return whether a process holds a run directory, or None if this machine cannot test it."""
     owner = _read_owner(folder)
     if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
@@ -86,7 +86,7 @@ def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bool:
-    """Return whether the owner of a lock still runs, if file locks are not reliable."""
+    """Return whether a lock's owner still runs, for file systems with unreliable locks."""
     if not owner:
         return False
     if owner["host"] == platform.node():

@@ -67,7 +67,7 @@ def find_config(given: str) -> str:
 
 
 def show_config(path: pathlib.Path | str) -> str:
-    """Return the value of --config for a file, which is a name in configs/ or a path."""
+    """Return the value of --config that selects a file: its name in configs/, or its path."""
     path = pathlib.Path(path)
     return path.stem if path.resolve().parent == CONFIGS else near(path)
 

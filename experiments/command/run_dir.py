@@ -89,7 +89,7 @@ def open_run(
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Return whether a directory has training steps, or files not written before the first."""
+    """Return whether a directory has training steps, or files that a mere start does not write."""
     names = {item.name for item in path.iterdir()}
     probe_files = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
     return bool(
@@ -101,7 +101,7 @@ def has_begun(path: pathlib.Path) -> bool:
 
 
 def remove_leftovers(path: pathlib.Path) -> None:
-    """Remove files from a start without steps, which may have used another config or data."""
+    """Remove the files of a start without steps, since its config or data may have differed."""
     if (path / "config.json").exists():  # else the directory is not a run
         for name in BEFORE_STEPS:
             for file in (path / name, *path.glob(f"{name}/*")):
@@ -139,7 +139,7 @@ def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
 
 
 def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yield the path and stored identity of each checkpoint, and of the metrics, of a run."""
+    """Yield the path and stored identity of each of a run's checkpoints and of its metrics."""
     for step, metadata in read_metadata(path / "checkpoints").items():
         yield path / "checkpoints" / str(step), metadata
     yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
@@ -155,7 +155,7 @@ def check_separate(path: pathlib.Path, config: Config) -> None:
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
     """Record that a run is running, stopped, finished, failed or audited, for `cpc status`.
 
-    `more` may contain step and num_steps, which are kept in later states, and an error message.
+    `more` may contain an error message, and step and num_steps, which later states keep.
     """
     steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
@@ -177,7 +177,7 @@ def read_failure(path: pathlib.Path) -> str:
 
 
 def read_config(path: pathlib.Path) -> Any:
-    """Return the config in config.json or in the newest checkpoint, or None without both."""
+    """Return the config in config.json or in the newest checkpoint, or None if both lack it."""
     file, checkpoints = path / "config.json", path / "checkpoints"
     try:
         return files.read_json(file)
@@ -319,7 +319,7 @@ def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> 
 
 
 def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
-    """Write the arrays of a figure at a step, unless the file contains a later step."""
+    """Write a figure's arrays and their step, unless the file contains a later step."""
     try:
         recorded = int(files.read_arrays(path)["step"])
     except (UserError, KeyError):  # missing, or without a step

@@ -1,1 +1,1 @@
-"""Experiments on estimators of mutual information, and estimates for arrays of users."""
+"""Experiments on estimators of mutual information, and estimates for a user's arrays."""

@@ -1,4 +1,4 @@
-"""Functions that read, check, split and scale the arrays of users."""
+"""Functions that read, check, split and scale a user's two arrays."""
 
 import itertools
 import pathlib
@@ -82,9 +82,9 @@ def read_pairs(
 
 
 def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
-    """Return a sentence on a one-to-one map between columns, or combinations, of x and y, or "".
+    """Return a sentence on a one-to-one map between x and y, or "" if none is found.
 
-    The rows cannot show whether a map has noise that is too small to change their order.
+    Columns and their combinations are tested. Rows cannot show noise too small to reorder them.
     """
     for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
         # The first 1,000 rows already rule out most columns.
@@ -141,7 +141,7 @@ def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> boo
 def common_direction(
     x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]
 ) -> Float[np.ndarray, " n"] | None:
-    """Return values that are a linear combination of the columns of both x and y, or None."""
+    """Return values in the column spaces of both x and y, or None if these share no direction."""
     if len(x) <= x.shape[1] + y.shape[1]:
         return None
     sides = []
@@ -156,7 +156,7 @@ def common_direction(
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
-    """Return remarks on rows that are not independent, as intervals and shuffled values require."""
+    """Return remarks on signs of dependent rows, as intervals and nulls need independent ones."""
     remarks = []
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)
@@ -209,7 +209,7 @@ def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) ->
 
 
 def normal_scores(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return normal quantiles of ranks, where each number is ranked among known rows of its column.
+    """Replace each number by the normal quantile of its rank among its column's known rows.
 
     Numbers between two neighboring known numbers become equal, which can only lower a bound.
 

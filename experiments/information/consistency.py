@@ -18,7 +18,7 @@ from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
 SIDE = 28
-#: Law -> index of the image in each part of x and y, and number of rows in each part of y.
+#: Law (consistency test) -> image (0 or 1) in each part of x and y, and rows in each part of y.
 LAWS = {
     "rows": lambda rows, less: ((0,), (rows,)),
     "processing": lambda rows, less: ((0, 0), (rows, rows - less)),

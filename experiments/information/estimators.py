@@ -1,4 +1,4 @@
-"""Estimators of mutual information, with their networks, training, readings and claims."""
+"""Estimators of mutual information, with networks, training, values, labels and ceilings."""
 
 import functools
 import itertools
@@ -91,7 +91,7 @@ def make_method(name: str, critic: Any, config: Config) -> Method:
 def estimate(
     name: str, config: Config, scores: Any, second: Any, log_average: Any = 0.0
 ) -> tuple[Any, dict[str, Estimate], Any]:
-    """Return the objective of an estimator, its readings by name, and MINE's running average.
+    """Return an estimator's objective, its estimates by name, and MINE's running average.
 
     `second` is the output of the second network. JS also returns SMILE, which uses its networks.
     """
@@ -135,10 +135,7 @@ clip_pull.defvjp(
 def apply_methods(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return objectives, estimates in nats and MINE's averages by "critic/estimator".
-
-    `data` are arrays (x, y) by method.
-    """
+    """Return each "critic/estimator" objective, estimates in nats and MINE average on its data."""
     objectives, nats, averages = {}, {}, {}
     for name, method in methods.items():
         found, readings, averages[name] = method.apply(
@@ -188,7 +185,7 @@ def claims(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def describe(reading: Estimate, name: str) -> dict[str, Any]:
-    """Return the label of an estimate, such as "lower bound", and its ceiling or None."""
+    """Return an estimate's label, such as "lower bound", and its ceiling, or None if unbounded."""
     ceiling = float(reading.ceiling)
     label = f"{reading.side} bound" if reading.is_bound else LABELS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}
@@ -200,7 +197,7 @@ def show_ceiling(nats: float | None) -> str:
 
 
 def make_row(name: str, claimed: Mapping[str, Any], **numbers: Any) -> dict[str, Any]:
-    """Return the numbers, label and ceiling for a "critic/estimator", as a table row."""
+    """Return a table row for a "critic/estimator", with its label, ceiling and numbers."""
     critic, estimator = name.split("/")
     return {**numbers, "critic": critic, "estimator": estimator, **claimed[estimator]}
 
@@ -222,7 +219,7 @@ def fit_and_read(
 
 
 def judge(name: str, objectives: Mapping[str, Any], readings: Mapping[str, Any]) -> Any:
-    """Return the objective that selects the step of an estimate, by step and batch."""
+    """Return the objective, by step and batch, that selects an estimate's step."""
     critic, estimator = name.split("/")
     return objectives.get(f"{critic}/{BY_OBJECTIVE.get(estimator)}", readings[name])
 

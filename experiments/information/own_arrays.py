@@ -29,13 +29,12 @@ from experiments.information.arrays import Pairs, read_pairs
 from experiments.information.estimators import check_estimation
 from experiments.information.rotations import measure
 
-#: Recorded keys, which are those of the config and the two files.
+#: Recorded keys: the keys of the config, and the two files.
 RECORDED = {
     **configs.arrays.KEYS,
     "x": Key("", "file with x", is_path=True),
     "y": Key("", "file with y", is_path=True),
 }
-#: Settings of --quick.
 QUICK = {
     "num_steps": 60, "read_every": 30, "critics": ("separable",), "widths": (16,),
     "estimators": ("info_nce", "js"), "max_rows": 1000,

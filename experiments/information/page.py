@@ -23,7 +23,7 @@ from experiments.information.rotations import Interval, Reading
 
 #: Titles of the staircase's tasks.
 MAPS = {"gaussian": "Correlated Gaussians", "cubic": "Correlated Gaussians, y cubed"}
-#: Color and title of each critic of the staircase.
+#: Color and title of each critic in the staircase figures.
 CRITICS = {
     "exact": (draw.GRAY, "exact log ratio"),
     "separable": (draw.BLUE, "separable critic"),
@@ -90,7 +90,7 @@ def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
 
 
 def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
-    """Return the figure of the three laws, and a table for each."""
+    """Return the figure of the three self-consistency tests, and a table for each."""
     note, tables = "Ratio of estimates, and the estimate itself in nats.", []
     for law, title, _ in LAWS:
         shown = show_readings(table[table.law == law], "{0.rows} rows", show_ratio)
@@ -100,7 +100,7 @@ def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]
 
 
 def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> Frame:
-    """Return a row per estimator and critic with claim, ceiling, and a column per setting."""
+    """Return a row per estimator and critic, with label, ceiling and one column per setting."""
     rows = []
     for title, here in by_reading(table).items():
         one = here.iloc[0]
@@ -110,7 +110,7 @@ def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> F
 
 
 def show_estimate(row: Any) -> str:
-    """Format a value with its spread and bias."""
+    """Format an estimate with its spread and bias."""
     if not abs(row.value) < DIVERGED:
         return "diverged"
     return f"{show(row.value, '.2f')} ± {show(row.spread, '.2f')} ({show(row.bias, '+.2f')})"
@@ -236,7 +236,7 @@ def consistency_figure(table: Frame) -> Drawing:
     return figure
 
 
-#: Prefix, title and color of each kind of label for two arrays.
+#: Prefix, title and color of each kind of label in reports on two arrays.
 LABELS = (
     ("lower", "lower bounds", draw.BLUE),
     ("upper", "upper, if its model holds", draw.GREEN),
@@ -262,7 +262,7 @@ ESTIMATES = (
 
 
 def headline(readings: Sequence[Reading]) -> Reading:
-    """Return the estimate of InfoNCE with the best critic, on which the claim is based."""
+    """Return the best critic's InfoNCE estimate, on which the main claim is based."""
     return next(one for one in readings if one.estimator == "info_nce" and one.null)
 
 
@@ -327,7 +327,7 @@ def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> l
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on a reading near its ceiling, or ""."""
+    """Return a clause on the estimate nearest its ceiling, or "" if all are far below theirs."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""
@@ -337,7 +337,7 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
 
 
 def critic_limits(readings: Sequence[Reading]) -> list[str]:
-    """Return a clause if estimates without a critic exceed the critic's limit, otherwise []."""
+    """Return a clause if critic-free estimates exceed the critic's limit, or [] if none do."""
     limit = headline(readings).limit
     above = [r for r in readings if r.critic == "none" and limit and r.found.low > limit.high]
     read = " and ".join(f"{TITLES[r.estimator]} reads {show_found(r)}" for r in above)
@@ -345,7 +345,7 @@ def critic_limits(readings: Sequence[Reading]) -> list[str]:
 
 
 def more_data(reading: Reading) -> list[str]:
-    """Return a clause on the gain from more rows, by the line over 1 / n, or []."""
+    """Return a clause on the gain from more rows, or [] if it was not extrapolated."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []

@@ -57,7 +57,7 @@ def measure_each(
     measure: Callable[[Any], dict[str, Any]],
     headline: tuple[str, ...],
 ) -> str:
-    """Measure the units missing in metrics.jsonl, and return the signal that stopped it, or ""."""
+    """Measure units, such as tasks, missing in metrics.jsonl, and return a stop signal or ""."""
     recorded = folder / "metrics.jsonl"
     lines = read_lines(recorded) if recorded.exists() else []
     done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # undamaged lines

@@ -86,7 +86,7 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
-    """Return the estimates in nats at the exact log ratio, which is invariant to maps."""
+    """Return the estimates in nats for the exact log ratio, which maps of x or y do not change."""
     return {
         f"any/exact/{key}": reading.value
         for name in config.estimators
@@ -97,7 +97,7 @@ def read_exactly(config: Config, log_ratio: Any) -> dict[str, Any]:
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
-    """Return a function from sums over steps to the mean and spread of each estimate."""
+    """Return a function that maps sums over steps to each estimate's mean and spread."""
 
     def summarize(sums, step):
         record = {"truth": float(level(config, step - 1))}

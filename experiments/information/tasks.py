@@ -16,7 +16,7 @@ from experiments.information.arrays import standardize
 from experiments.information.estimators import claims, fit_and_read, make_row
 from experiments.information.run import load_data, measure_each
 
-#: Ends of the half of a sample for training and of the quarter for early stopping, as fractions.
+#: Fractions of a sample at which the training half and the early-stopping quarter end.
 PARTS = (0.5, 0.75)
 
 
@@ -51,12 +51,12 @@ def check(config: Config) -> None:
 
 
 def choose(config: Config) -> list[Task]:
-    """Return the tasks whose names begin with a prefix in `tasks`, or all without prefixes."""
+    """Return the tasks whose names begin with a prefix in `tasks`, or all tasks if it is empty."""
     return [t for t in beyond_normal() if not config.tasks or t.name.startswith(config.tasks)]
 
 
 def measure_task(config: Config, fit: Any, task: Task) -> dict[str, Any]:
-    """Return all estimates on a sample per seed, which is standardized as in the suite."""
+    """Return all estimates on one sample per seed, standardized as in the benchmark suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
     pairs = [
         [standardize(z, z) for z in map(np.asarray, task.sample(rng, config.num_samples))]

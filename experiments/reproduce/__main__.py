@@ -98,7 +98,7 @@ def reproduce(
 
 
 def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> list[str]:
-    """Return the keys of `PARTS` that the flags select."""
+    """Return the tables and figures, as keys of `PARTS`, that the flags select."""
     if is_all:
         return list(cells.PARTS)
     named = {*tables, *(f"table {t}" for t in tables), *(f"figure {f}" for f in figures)}
@@ -127,7 +127,7 @@ def check_data(cell: Planned, geometry: Geometry) -> None:
 
 
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
-    """Measure the bound by N for the first seed of the base cell, unless already measured."""
+    """Measure the bound for each N in the base cell's first seed, unless already measured."""
     path = folder / "bound.json"
     job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
     if not read_object(path, []) and status.is_done(job.folder):

@@ -1,4 +1,4 @@
-"""Measurement of log N - L against the number of negatives, on held-out windows of a run."""
+"""Measurement of log N - L by the number of negatives, on a run's held-out windows."""
 
 import itertools
 import pathlib
@@ -87,7 +87,7 @@ def different_windows(
     num_existing: Callable[[np.ndarray], np.ndarray],
     window_samples: int,
 ) -> Iterator[tuple[int, CPCOutputs]]:
-    """Yield the utterance and the unmasked outputs of each distinct window that is drawn."""
+    """Yield each distinct window's utterance and its outputs, without padding."""
     seen = set()
     for number in range(MAX_BATCHES):
         batch = draw(number)
@@ -105,7 +105,7 @@ def different_windows(
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """Return up to `number` latents, one per utterance first, and the number of utterances."""
+    """Return up to `number` latents, beginning with one per utterance, and the utterance count."""
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
         order = rng.permutation(len(z))

@@ -42,12 +42,12 @@ def length(num_steps: int, log_every: int, save_every: int) -> dict[str, int]:
 
 
 def widths(width: int) -> dict[str, int]:
-    """Return the settings for the widths of a network."""
+    """Return settings that give a network and its context the same width."""
     return {"model.width": width, "model.context_width": width}
 
 
 def recipe_of(module: Any) -> dict[str, Any]:
-    """Return the audio training settings of a config, which apply to any data."""
+    """Return a config module's audio training settings that apply to any data."""
     known = flatten(module.get_config())
     names = (
         "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -153,7 +153,7 @@ class Open(NamedTuple):
 
     what: str
     here: str
-    """The choice made here, in words, or "" if the keys suffice."""
+    """Our choice in words, or "" if the config keys suffice to describe it."""
     cell: str = ""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
@@ -161,7 +161,7 @@ class Open(NamedTuple):
     """The reported reason if no cell varies the choice."""
 
 
-#: Names of the cells in tables and figures, which are also directories of recorded reproductions.
+#: Cell names in tables and figures. Recorded reproductions use them as directory names.
 MIXED, SAME, CURRENT = "mixed", "same", "current"
 MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
 STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
@@ -176,7 +176,7 @@ AGENTS = {
     "never_seen": ("ball-gone-alone", "ball-gone"),
 }
 
-#: Settings of the cells of Table 2. The first cell also has the probes of Table 1.
+#: Settings of the Table 2 cells. The first cell also has the probes of Table 1.
 TABLE_2: dict[str, dict[str, Any]] = {
     MIXED: {},
     **{name: {"model.num_offsets": k} for k, name in STEPS.items() if name != MIXED},
@@ -185,7 +185,7 @@ TABLE_2: dict[str, dict[str, Any]] = {
     SAME_EXCL: {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
     CURRENT: {"negatives.rule": "own_sequence"},
 }
-#: Probes of the other cells of Table 2.
+#: Probes of the other Table 2 cells.
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
 FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
 IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
@@ -225,13 +225,12 @@ OPEN = (
          why_not="num_steps does; there is no cell of it"),
 )  # fmt: skip
 
-#: Config of audio by name of the data.
+#: Audio config by data name.
 DATA = {
     "synthetic": audio_synthetic, "voices": audio_voices_paper, "librispeech": audio_librispeech,
 }  # fmt: skip
-#: Default data of each scale.
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "medium": "voices", "paper": "librispeech"}
-#: Parts of a reproduction and the cells that each needs.
+#: Parts of a reproduction (tables and figures), and the cells that each part needs.
 PARTS = {
     "table 1": (MIXED,),
     "table 2": tuple(TABLE_2),
@@ -248,7 +247,7 @@ PARTS = {
 
 
 class Kind(NamedTuple):
-    """The configs that cells of a kind of data start from, and descriptions of its steps."""
+    """A kind of data: its cells' base configs, and descriptions of its steps."""
 
     base: Any
     """The config module below the paper's scale, which audio data select instead."""
@@ -347,13 +346,13 @@ def kind_of(name: str) -> str:
 
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
-    """Return the base config of a kind with the settings of the scale and the user."""
+    """Return a kind's base config with the settings of the scale and the user."""
     settings = {**SCALES[scale].settings[kind], **user.get(kind, {})}
     return with_settings(base_config(kind, scale, data)[0], settings)
 
 
 def open_settings(one: Open, base: Config) -> dict[str, Any]:
-    """Return the settings of a cell of `OPEN`, or fallbacks if the base already has them."""
+    """Return an open choice's settings, or fallback values if the base already has these."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
         others = {**flatten(make_config(KEYS)), **FALLBACK}
@@ -390,7 +389,7 @@ def plan_cells(
 
 
 def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, str]]:
-    """Return the choices that the paper leaves open, with our values and variations, as rows."""
+    """Return a table row per choice that the paper leaves open, with our value and variation."""
     rows = []
     for one in OPEN:
         base = with_shared(one.kind, scale, data, user)

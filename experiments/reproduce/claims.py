@@ -71,7 +71,7 @@ class Task(NamedTuple):
 
 
 def table_1(task: str, what: str, *claims: Claim) -> PaperTable:
-    """Return half of Table 1, with the paper's rows, our rows, and shared and given claims."""
+    """Return half of Table 1: the paper's rows, our rows, the common claims, and `claims`."""
     rows = [
         ("chance (the largest class)", CHANCE, "", None),
         *((one.label, one.features, one.probe, one.accuracy) for one in paper.TABLE_1[task]),

@@ -16,7 +16,7 @@ ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 
 
 def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
-    """Draw the paper's Figure 3 in both readings, from the frame of `Offsets`."""
+    """Draw the paper's Figure 3 for top-1 and pairwise accuracy, from the frame of `Offsets`."""
     figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
     readings = (
         ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
@@ -95,7 +95,7 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
 
 
 def curves_figure(learned: Sequence[Learned]) -> Figure:
-    """Draw the paper's Figure 6 with a panel per task, with curves of all seeds and their mean."""
+    """Draw the paper's Figure 6: a panel per task, with each seed's curve and their mean."""
     drawn, panels = draw.make_figure(len(learned), row_height=3.4)
     for axes, one in zip(panels, learned, strict=True):
         for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):

@@ -105,7 +105,7 @@ show_return = functools.partial(show_estimate, style="+.2f", missing=statistics.
 
 
 def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section:
-    """Return a section with a table, its order against the paper's, and its claims by pair."""
+    """Return a section with a table, its agreement with the paper's order, and claims by pair."""
     measured, pairs = result.rows.reset_index(), result.pairs
     rows = measured[["row"]].assign(**{"paper %": measured.paper})
     rows["ours %"] = [*zip(measured.value, measured.low, measured.high, strict=True)]
@@ -134,7 +134,7 @@ def table_section(plan: Mapping[str, Any], result: statistics.Result) -> Section
 
 
 def order_sentence(order: Difference | None) -> str:
-    """Describe the order of rows by Kendall's tau."""
+    """Describe, by Kendall's tau, how far our order of rows agrees with the paper's."""
     if order is None:
         return "Order against the paper's: fewer than three of its rows are measured."
     p = f"p {show(order.p_value, '.3f')}" + " (exact)" * math.isfinite(order.p_value)
@@ -178,7 +178,7 @@ def speakers_section(reproduction: Reproduction) -> Section:
 
 
 def offsets_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 3 in both readings, as curves and a table."""
+    """Return a section like Figure 3: curves and a table of top-1 and pairwise accuracy."""
     title = "Figure 3: how often the positive wins, by offset"
     runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
     offsets = statistics.read_offsets(runs)
@@ -246,7 +246,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
 
 
 def open_section(reproduction: Reproduction) -> Section:
-    """Return a section with the choices that the paper leaves open, and the effects of others."""
+    """Return a section on choices left open by the paper: ours, and the effects of alternatives."""
     heads = {"open": "what", "here": "choice", "varied as": "change"}
     tables, known = [], reproduction.plan["open"]
     bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))
@@ -368,7 +368,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
 def predict_sentence(
     taus: Mapping[str, Difference | None], compared: statistics.BoundAndProbe
 ) -> str:
-    """Describe the rank correlation on each labelled set, and the runs that it compares."""
+    """Describe the rank correlation of bound and probe on each labelled set, and its runs."""
     parts = []
     for data, tau in taus.items():
         if tau is None:

@@ -1,4 +1,4 @@
-"""Statistics of a reproduction, for rows over seeds, claims, orders, trends and curves."""
+"""Statistics of a reproduction: table rows over seeds, claims, orders, trends and curves."""
 
 import itertools
 import math
@@ -67,7 +67,7 @@ class Reproduction(NamedTuple):
 
 
 def read_reproduction(folder: str | Path) -> Reproduction:
-    """Read the plan of a folder and the records of its cells."""
+    """Read a reproduction folder's plan and its cells' records."""
     folder = Path(folder)
     path = folder / "sweep.json"
     recorded = read_json(path) if path.exists() else {}
@@ -106,12 +106,15 @@ def in_percent(estimate: Difference) -> Difference:
 
 
 def mean_percent(scores: Frame) -> Difference:
-    """Return `mean_over_seeds` in percent, or UNKNOWN without scores."""
+    """Return the mean over seeds in percent, or UNKNOWN if there are no scores."""
     return in_percent(mean_over_seeds([*scores.itertuples()])) if len(scores) else UNKNOWN
 
 
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
-    """Return `cpc.results.compare.lead` in points and its number of seeds, or (UNKNOWN, 0)."""
+    """Return how far scores `ours` exceed `theirs` in points, and the number of seeds.
+
+    The difference is that of `cpc.results.compare.lead`. If it has none, returns (UNKNOWN, 0).
+    """
     a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
     over = lead_by_seed(a, b)
     if over is None:
@@ -125,13 +128,13 @@ def select(frame: Frame, **wanted: Any) -> Frame:
 
 
 def linear_scores(scores: Frame, table: PaperTable, features: str) -> Frame:
-    """Return the scores of a linear probe on the given features for a table's task."""
+    """Return the linear probe's scores on the given features for a table's task."""
     how = {"features": features, "method": "linear", "metric": table.metric}
     return select(scores, task=table.task, unit=table.unit, **how)
 
 
 def reach(over: Difference, relation: str, equal: float) -> dict[str, float]:
-    """Return how far a difference is beyond the limit of each verdict, in half-intervals."""
+    """Return each verdict's margin in half-intervals, which must exceed 1 to reach the verdict."""
     value, low, high = np.asarray(over[:3], float)
     down, up, margin = value - low, high - value, 0.0 if relation == "<" else equal
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,10 +164,11 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
 def decide(
     over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
 ) -> tuple[str, float]:
-    """Return the verdict on a difference over several seeds, and its p-value, NaN if not judged.
+    """Return the verdict on a difference over several seeds, and its p-value.
 
     The p-value is the two-sided level at which the interval would just decide, by Student's t over
     seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
+    It is NaN if there are fewer than two seeds.
     """
     if seeds < 2:
         return (ONE_SEED if seeds else MISSING), math.nan
@@ -174,11 +178,11 @@ def decide(
 
 
 def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
-    """Return the power to find an effect with seeds of the same scatter, or NaN if unknown.
+    """Return the power to find an effect with seeds of the same scatter, or NaN if that is unknown.
 
     This is the probability of an interval above 0, P(T > t) for a noncentral Student's T, as an
-    expectation over the standard deviation of the seeds. With `equal`, it is the probability of an
-    interval within this margin if the true difference is 0.
+    expectation over the standard deviation of the seeds. If `equal` is given, it is the probability
+    of an interval within this margin if the true difference is 0.
     """
     if seeds < 2 or not math.isfinite(over.low + over.high):
         return math.nan
@@ -230,7 +234,7 @@ def correct(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def join(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim, which holds if all pairs hold, and not if one is refuted."""
+    """Return the verdict on a claim: it holds if all pairs hold, and fails if one is refuted."""
     return next((one for one in (REFUTED, MISSING, ONE_SEED, UNTOLD) if one in verdicts), HELD)
 
 
@@ -281,7 +285,7 @@ def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
 
 
 def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
-    """Judge each pair in each claim of a table, and return `Result.pairs`.
+    """Judge each pair of rows in a table's claims, and return `Result.pairs`.
 
     The interval of `lead` decides, so a difference must exceed the scatter over seeds, the scatter
     over test items, and both together.
@@ -350,7 +354,7 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def order_agreement(rows: Frame) -> Difference | None:
-    """Return Kendall's tau between paper and value with a 95 % interval, and an exact p.
+    """Return Kendall's tau between the paper's values and ours, with 95 % interval and exact p.
 
     The interval is a parametric bootstrap: each row is drawn from a normal distribution as wide as
     its interval over seeds and test items. p is the fraction of all orders of our rows with a tau
@@ -374,7 +378,7 @@ def order_agreement(rows: Frame) -> Difference | None:
 
 
 def rank_correlation(x: Any, y: Any) -> Difference | None:
-    """Return Kendall's tau of two columns with a bootstrap interval over pairs, and p.
+    """Return Kendall's tau of two columns, with a bootstrap interval over pairs and a p-value.
 
     Returns None for fewer than four pairs, or if a column is constant.
     """
@@ -408,7 +412,7 @@ class Offsets(NamedTuple):
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
-    """Average the last evaluation under the training rule over seeds."""
+    """Average the accuracy by offset at the last evaluation over seeds, under the training rule."""
     accuracies = ["acc_top1", "acc_pairwise"]
     found = [results.at_end(run, results.last_evaluation(run)) for run in runs]
     found = [one for one in found if len(one) and np.isfinite(one[accuracies]).all(axis=None)]
@@ -433,7 +437,7 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
 
 
 class BoundAndProbe(NamedTuple):
-    """Strict bounds and linear probes on c of the same runs, to compare their orders."""
+    """Strict bounds and linear-probe scores on c for the same runs, to compare their orders."""
 
     points: Frame
     """Columns data, cell, nats (the mean over `offsets`) and percent."""
@@ -470,7 +474,7 @@ def bound_and_probe(runs: Mapping[str, Sequence[Run]], table: PaperTable) -> Bou
 
 
 class Learned(NamedTuple):
-    """Learning curves of a task without and with CPC, as in Figure 6."""
+    """Learning curves of a task in two arms, without and with CPC, as in Figure 6."""
 
     task: Task
     curves: tuple[dict[int, np.ndarray], ...]
@@ -497,7 +501,7 @@ def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
 
 
 def read_curves(runs: Sequence[Run]) -> dict[int, np.ndarray]:
-    """Return frames and returns (2, points) of finished runs by seed."""
+    """Return each finished run's learning curve, frames and returns (2, points), by seed."""
     ended = [run for run in runs if run.step == run.num_steps and "return" in run.train]
     rows = {run.seed: run.train.dropna(subset=["return"]) for run in ended}
     return {k: r[["frames", "return"]].to_numpy(float).T for k, r in rows.items() if len(r) > 1}

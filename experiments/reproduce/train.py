@@ -96,7 +96,7 @@ def train_cells(
 def train_cell(
     problem: Problem, programs: dict[str, Any], path: pathlib.Path, ends: Sequence[int], mesh: Any
 ) -> None:
-    """Train one cell with the programs for its `program_key`, and export it at each of `ends`."""
+    """Train one cell with the programs of its `program_key`, and export it at the steps `ends`."""
     config = problem.plan.config
     state, step, schedule = make_step(problem, mesh)
     loss = make_loss(problem, mesh)
@@ -136,7 +136,7 @@ def program_key(config: Config) -> str:
 def evaluate(
     problem: Problem, measure: Callable, mesh: jax.sharding.Mesh, state: TrainState
 ) -> list[dict[str, Any]]:
-    """Return a record with the loss on held-out data, or [] without such data."""
+    """Return a record with the held-out loss, or [] if the problem has no held-out data."""
     held_out, params = problem.held_out, state.ema or state.params
     if held_out is None:
         return []

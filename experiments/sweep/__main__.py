@@ -118,7 +118,7 @@ def main(config_flag: flags.FlagHolder) -> None:
 
 
 def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
-    """Return the cells with the num_steps of a round, or unchanged if there is one round."""
+    """Return the cells with a round's num_steps, or unchanged if the sweep has a single round."""
     return cells if ROUNDS.value == 1 else shorten(config, cells, rounds_left)
 
 

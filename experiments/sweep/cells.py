@@ -28,7 +28,7 @@ MAX_NAME = 180
 
 
 class Cell(NamedTuple):
-    """The directory name of a run in a sweep, and config keys with new values."""
+    """A run of a sweep: its directory name, and config keys with new values."""
 
     name: str
     settings: dict[str, Any]
@@ -187,7 +187,7 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
 
 
 def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cell]:
-    """Return cells with the num_steps of a round, which are also added to their names.
+    """Return cells with a round's num_steps, in their settings and in their names.
 
     >>> from ml_collections import ConfigDict
     >>> shorten(ConfigDict({"num_steps": 900}), [Cell("wide", {"model.width": 8})], 2)
@@ -250,7 +250,7 @@ def keep_best(
 
 
 def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
-    """Return the scores of a task at the last step of a run, or [] if the run is unfinished."""
+    """Return a task's scores at the last step of a run, or [] if the run is unfinished."""
     num_steps = status.read(folder / "config.json").get("num_steps")
     return [
         score

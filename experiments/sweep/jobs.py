@@ -103,7 +103,7 @@ def run_jobs(
     num_signals: Callable[[], int],
     after: Callable[[], None],
 ) -> None:
-    """Run the unfinished cells, and continue with other cells after recording a failure.
+    """Run the unfinished cells, and record failed cells without ending the sweep.
 
     `begin(jobs)` returns the launch function and the number of parallel cells. `after()` is called
     after each cell.
@@ -129,7 +129,7 @@ def run_jobs(
 
 
 def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str:
-    """Run one cell, and return a line on its end, or "" if the sweep was stopped before."""
+    """Run one cell, and return a line on how it ended, or "" if the sweep stopped before it."""
     if num_signals():
         return ""
     print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write among threads
@@ -149,7 +149,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """Return the last error or line in a log after `length` bytes, and the signal, if any."""
+    """Describe a cell's end: the last error or line in `log` after `length` bytes, any signal."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -161,7 +161,7 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
-    """Print the table and the path of the results, and exit with 1 if a cell is unfinished."""
+    """Print the table and path of the sweep's results, and exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
     if (page := folder / "comparison.html").exists():

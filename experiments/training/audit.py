@@ -21,10 +21,10 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
 def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
-    """Print the audit of a run that has not begun, and write it to the run directory.
+    """Audit the negatives of a run that has not begun, and print and write the result.
 
-    Raises UserError if training cannot work with the negatives. If `is_all`, the command only
-    audits, and does not raise.
+    If `is_all` is true, the command only audits. Otherwise raises UserError if training cannot work
+    with the negatives.
     """
     path = workdir / "audit.json"
     has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
@@ -43,7 +43,7 @@ def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
 
 
 def check_negatives(plan: Plan, rows: Audit) -> None:
-    """Raise UserError if no anchor has a negative or all labels are equal under sup_con."""
+    """Raise UserError if no anchor has a negative, or if sup_con would train on a single label."""
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
@@ -60,7 +60,7 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
 
 
 def audit_problem(problem: Problem) -> Audit:
-    """Return the audit of the first branch over `NUM_BATCHES` training batches."""
+    """Audit the first branch's negatives in `NUM_BATCHES` training batches."""
     plan, branch = problem.plan, problem.plan.geometry.branches[0]
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(plan.config.seed)
@@ -120,7 +120,7 @@ def audit_problem(problem: Problem) -> Audit:
 
 
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
-    """Return one id per latent, which is the same for latents with equal inputs.
+    """Return an id per latent, equal for latents with equal inputs.
 
     All ids are -1 if the inputs of the latents are unknown.
 
@@ -128,7 +128,7 @@ def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.nda
         x: inputs with the leading axes of `shape`, or (b, s, ...) samples, which are divided
             evenly among the latents.
         shape: shape (b, t) or (b, i, j) of the latents.
-        direction: direction in which an image is read.
+        direction: reading direction of an image.
 
     >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
     array([[0, 1],
@@ -147,7 +147,7 @@ def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.nda
 
 
 def _named(name, rows, only_false):
-    """Yield rows, adding the label's name to the names of false-negative rows."""
+    """Yield audit rows, adding the label `name` to the names of rows on false negatives."""
     for row in rows:
         if "false_negatives" in row.name:
             meaning = row.meaning.replace("label", "content") if name == "content" else row.meaning

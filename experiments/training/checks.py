@@ -58,7 +58,7 @@ def check_probes(config: Config) -> None:
 
 
 def check_signals(config: Config) -> None:
-    """Check file lists, and that the padding gives probes one latent per label."""
+    """Check the file lists, and that `model.padding` gives probes one latent per label."""
     data, is_valid = config.data, config.model.padding == "valid"
     reject(config,
         (bool(data.train_list) != bool(data.test_list),
@@ -78,7 +78,7 @@ def data_root(config: Config) -> pathlib.Path:
 
 
 def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the group of each file, which is the name of its folder at a directory level.
+    """Return each file's group, the name of its folder at directory level `level`.
 
     Level 1 is directly below data.path. At level 0, each file is a group of its own.
 
@@ -97,7 +97,7 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def name_of(config: Config, name: str = "") -> str:
-    """Return the name of the data in scores, which is a folder, a data set or a source."""
+    """Return the data's name in score records: a folder, a data set or a source."""
     options = config.data
     source = options.get("source", config.kind)  # a kind may generate its data
     if source in OWN:
@@ -106,5 +106,5 @@ def name_of(config: Config, name: str = "") -> str:
 
 
 def data_locations(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the paths of the data by name in scores, where downloaded data have the path ""."""
+    """Return the paths of the data, or the path "" if downloaded, by name in score records."""
     return {name_of(config, name): (config.data.path if config.data.get("source") in OWN else "",)}

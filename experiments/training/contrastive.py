@@ -60,7 +60,7 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
 def make_work(
     kind: Contrastive, plan: Plan, data: Any, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return the steps of a run, which are audit, training, final probes, export and page."""
+    """Return functions for the steps of a run: audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
 
@@ -188,7 +188,7 @@ CARD = "README.md"
 def share(
     kind: Contrastive, workdir: pathlib.Path, folder: pathlib.Path, pretrained: models.Pretrained
 ) -> None:
-    """Write the weights, config and card of an exported model, or no file if the card fails."""
+    """Write an exported model's weights, config and card, or no file if making the card fails."""
     card = write_card(kind, workdir, folder.resolve().name, pretrained)
     models.save(folder, pretrained)
     write_text(folder / CARD, card)
@@ -202,7 +202,7 @@ def describe(
     variables: Any,
     step: int,
 ) -> models.Pretrained:
-    """Return the model of a run with its input and config, with paths reduced to their names."""
+    """Return a run's model with its input and config, in which paths are reduced to names."""
     values, keys = flatten(config), flatten(kind.KEYS).items()
     names = {name: pathlib.Path(values[name]).name for name, key in keys if key.is_path}
     about = {"step": step, "config": plain(with_settings(config, names))}
@@ -251,7 +251,7 @@ the config of the run. Neither contains code.
 
 
 def describe_bound(run: Run, step: int) -> str:
-    """Return a sentence with the last held-out bound up to a step, in nats."""
+    """Return a sentence on the last held-out bound at or before `step`, in nats."""
     rows = run.offsets[(run.offsets.series == "strict") & (run.offsets.step <= step)]
     # Values that were not finite are missing: skip those evaluations.
     bad = rows[rows[["bound", "n", "log_n"]].isna().any(axis=1)].step
@@ -268,7 +268,7 @@ def describe_bound(run: Run, step: int) -> str:
 
 
 def describe_scores(run: Run, step: int) -> str:
-    """Return a Markdown table of the last scores up to a step."""
+    """Return a Markdown table of the last scores at or before `step`."""
     import pandas as pd
 
     scores = last_scores(run.scores[run.scores.step <= step])

@@ -72,9 +72,9 @@ def run_training(
 def prefetched(
     put: Callable[[int], Any], num_steps: int, per_launch: int, num_threads: int
 ) -> Callable[[int], Iterator[Any]]:
-    """Return a function from a first step to an iterator of prefetched batches.
+    """Return a function that iterates over prefetched batches from a given first step.
 
-    Batches are put(launch), where a launch is `per_launch` steps.
+    Each batch is put(launch). A launch is a group of `per_launch` consecutive steps.
     """
     return lambda first: prefetch(
         put, first // per_launch, num_steps // per_launch, num_threads=num_threads
@@ -85,7 +85,7 @@ def prefetched(
 def open_training(
     folder: pathlib.Path, state: train.TrainState, console: train.ProgressWriter, config: Config
 ) -> Iterator[tuple[train.TrainState, Sinks, Callable[[], str]]]:
-    """Yield the newest state of a run directory, its sinks, and `stop`.
+    """Yield a run directory's newest training state, its record writers (sinks), and `stop`.
 
     `stop` returns the name of the signal that was received, or "" if there was none.
     """
@@ -123,7 +123,7 @@ def open_training(
 
 
 class StateWriter:
-    """A writer that updates the file with a run's state and counts the records."""
+    """A writer that counts records and updates the file with the run's state."""
 
     def __init__(self, folder: pathlib.Path, metadata: dict[str, Any]):
         self._folder, self._next, self._steps = folder, 0.0, {}

@@ -84,7 +84,7 @@ def objective_loss(
         reducer: loss reducer for several devices, from `reducer_of`.
 
     Returns:
-        The loss summed over branches, the sums by offset with branches concatenated, the next
+        The loss summed over branches, the per-offset sums of all branches in order, the next
         state, and metrics.
     """
     options, loss_options = plan.config.negatives, plan.config.loss
@@ -136,7 +136,7 @@ def reducer_of(mesh: jax.sharding.Mesh | None) -> LossReducer | None:
 
 
 def _hold_entropy(plan, state, branch, rng):
-    """Return the temperature that moves the entropy of the negatives' weights to its target."""
+    """Return the temperature that moves the weight entropy of the negatives to its target."""
     options, tau = plan.config.negatives, state["temperature"]
     # Proposed negatives are corrected to equal weights: use the entropy over all candidates.
     sampler = None if options.choose == "proposed" else plan.sampler
@@ -204,7 +204,7 @@ def sampled_scores(
 
     Args:
         branch: outputs as returned by `scored`.
-        rule: rule for negatives.
+        rule: rule that admits latents as negatives.
         sampler: sampler of negatives, or None to use all of them.
         offsets: offsets of the predictions.
         temperature: temperature by which scores are divided.

@@ -1,4 +1,4 @@
-"""The plan of a run, with the loss, negatives and sizes of a config after validation.
+"""The plan of a run: the loss, negatives and sizes that a validated config determines.
 
 Configs and geometries are plain values, so plans can be compared and printed without JAX.
 """
@@ -22,7 +22,7 @@ class Branch(NamedTuple):
 
     name: str
     offsets: tuple[int, ...]
-    """Distance of each prediction's target, in latents."""
+    """Distance from the anchor latent to each prediction's target, in latents."""
     shared: tuple[float, ...] = ()
     """Fraction of each target's input that its context has already seen, or () if unknown."""
 
@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
 class Plan:
     """A config and everything derived from it.
 
-    Plans are compared by config and geometry, which determine the other fields.
+    Plans are compared by config and geometry. These determine the other fields.
     """
 
     config: Config
@@ -103,7 +103,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
 
 
 def check_objective(config: Config) -> None:
-    """Validate combinations of the keys of `loss` and `negatives`."""
+    """Validate combinations of `loss` keys and `negatives` keys."""
     loss, options = config.loss, config.negatives
     description, is_sup_con = LOSSES[loss.name].description, loss.name == "sup_con"
     low, high = options.temperature_low, options.temperature_high
@@ -141,7 +141,7 @@ def takes_number(options: Config) -> bool:
 
 
 def make_rule(config: Config) -> Rule:
-    """Return the rule for negatives of a config, including its window and its shards."""
+    """Return a config's rule that admits negatives, including its window and shards."""
     options, batch_size = config.negatives, config.data.batch_size
     name = "batch" if options.rule == "auto" else options.rule  # a kind resolves auto from its data
     rule = negatives.RULES[name]

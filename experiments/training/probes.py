@@ -1,4 +1,4 @@
-"""Probing of features in every contrastive kind, with scores recorded as they are computed."""
+"""Functions that probe features of all contrastive kinds and record each score immediately."""
 
 import contextlib
 import pathlib
@@ -43,7 +43,7 @@ class FeatureSet(NamedTuple):
 
 
 class ProbeTask(NamedTuple):
-    """A measurement on features, which is all or part of a task in `probe.tasks`."""
+    """A measurement on features: a task in `probe.tasks`, or a part of one."""
 
     name: str
     """Name of the task in `probe.tasks`."""
@@ -80,7 +80,7 @@ def lacks(task: str, problem: str, advice: str) -> UserError:
 
 
 def feature_names(config: Config, tasks: Iterable[ProbeTask]) -> tuple[str, ...]:
-    """Return the distinct names of the features that tasks use, in order."""
+    """Return the distinct feature names that tasks use, in order of first use."""
     names = [name for task in tasks for name in task.features or config.probe.features]
     return tuple(dict.fromkeys(names))
 

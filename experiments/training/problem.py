@@ -33,7 +33,7 @@ class HeldOut(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A contrastive learning problem, which is a plan with its model and data."""
+    """A contrastive learning problem: a plan with its model and data."""
 
     plan: Plan
     model: Model
@@ -63,11 +63,11 @@ class Embedding(NamedTuple):
     unit: str
     """Unit of the amounts, such as "h audio"."""
     frame_seconds: dict[str, float] | None
-    """Seconds between the frames of each layer, or None if rows are not frames in time."""
+    """Seconds between each layer's frames, or None if rows are not frames in time."""
 
 
 class Work(NamedTuple):
-    """The steps of a run after its data are loaded."""
+    """Functions for the steps of a run after its data are loaded."""
 
     train: Callable[[], tuple[str, Any]]
     """train() -> (reason, trained variables). The reason is "" unless training stopped early."""
@@ -86,7 +86,7 @@ class Dataset(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the data in scores, which is a folder, a data set or a source."""
+        """The data's name in score records: a folder, a data set or a source."""
         ...
 
     @property
@@ -95,12 +95,12 @@ class Dataset(Protocol):
         ...
 
     def fingerprint(self) -> Mapping[str, Fingerprint]:
-        """Return a fingerprint of each part of the data."""
+        """Return fingerprints of the parts of the data, such as the training files, by name."""
         ...
 
 
 class Kind(Protocol):
-    """A kind of data, which is a module registered in `experiments.kinds.registry`."""
+    """A kind of data, implemented as a module registered in `experiments.kinds.registry`."""
 
     @property
     def KEYS(self) -> Keys:
@@ -125,7 +125,7 @@ class Pipeline(Protocol):
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
-        """Return the steps of a run."""
+        """Return functions for the steps of a run."""
         ...
 
 
@@ -158,7 +158,7 @@ class Contrastive(Kind, Protocol):
         ...
 
     def build_model(self, config: Config, /) -> Model:
-        """Return the encoder, context network and predictor of a config."""
+        """Return a config's model: encoder, context network and predictor."""
         ...
 
     def make_problem(self, plan: Plan, data: Any, /) -> Problem:

@@ -1,4 +1,4 @@
-"""Records of a run, which are summaries of training steps and evaluations."""
+"""Records of a run: summaries of its training steps and evaluations."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from experiments.training.problem import Probe, Problem, model_variables
 TRAIN_METRICS = ("temperature", "queue_age", "frames_per_prediction")
 #: Metrics of the objective that are recorded in evaluation, averaged over batches.
 EVAL_METRICS = ("frames_per_prediction",)
-#: Tracker of the strict bound, which holds for any loss and rule of the run.
+#: Tracker of the strict bound. This bound holds for any loss and negative rule of a run.
 STRICT = Tracker(True, "one_per_sequence")
 
 
@@ -39,7 +39,7 @@ def strict_sums(
     batches: Sequence[Sequence[BranchOutputs]],
     by_group: bool = False,
 ) -> tuple[Any, list[tuple[CPCOutputs, Any]]]:
-    """Return the sums of the strict bound without gradient, and the outputs that it scores.
+    """Return the summed terms of the strict bound, without gradient, and the scored outputs.
 
     All sequences are contrasted with each other, except pairs that share sound.
 
@@ -77,7 +77,7 @@ def strict_sums(
 
 
 def bound_metrics(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the metrics of a track by offset, with branch names if there are several branches."""
+    """Return a tracker's estimates by offset, with branch names if there are several branches."""
     branches, description = plan.geometry.branches, plan.description
     offsets = [k for branch in branches for k in branch.offsets]
     shared = [s for one in branches for s in one.shared or (None,) * len(one.offsets)]
@@ -95,7 +95,7 @@ def bound_metrics(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
 def describe_offsets(
     tracker: Tracker, track: Track, offsets: Sequence[int], shared: Any = None
 ) -> dict[str, Any]:
-    """Return the metrics of a track by offset, with log N - L if the loss has a log N.
+    """Return a tracker's estimates by offset, with log N - L if the loss has a log N.
 
     `shared` is the fraction of each target's input that its context has seen, if known.
     """
@@ -115,7 +115,7 @@ def describe_offsets(
 
 
 def describe_bound(track: Track, offsets: Sequence[int], shared: Any = None) -> dict[str, Any]:
-    """Return log N - L with its interval and ceiling, and its mean over headline offsets."""
+    """Return log N - L with interval and ceiling, and its mean over offsets in `headline_mask`."""
     mask = headline_mask(offsets, track.value, track.state, shared)
     return {
         "log_n": track.log_n,
@@ -191,16 +191,16 @@ def format_number(value: float, decimals: int) -> str:
 
 
 def mean_of_known(values: np.ndarray) -> float:
-    """Return the mean over offsets with an anchor (not NaN), or NaN if no offset has one.
+    """Return the mean of the non-NaN values by offset, or NaN if there are none.
 
-    Steps on short clips may have no anchors at far offsets. Infinite losses are included.
+    Values are NaN at far offsets without anchors in short clips. Infinite losses are included.
     """
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
 
 def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
-    """Return the sum of losses over offsets with an anchor, or NaN if no offset has one.
+    """Sum the losses over offsets that have an anchor, or return NaN if no offset has one.
 
     >>> sum_with_anchors(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
     2.5
@@ -214,7 +214,7 @@ def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
 def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None]
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Return summarize(sums, step) -> record of a window of steps, which prints new warnings."""
+    """Return summarize(sums, step), which records a window of steps and prints new warnings."""
     tracker = make_tracker(problem.plan)
     last = ""
     branches = problem.plan.geometry.branches
@@ -253,7 +253,7 @@ def make_tracker(plan: Plan) -> Tracker:
 
 
 def probes_due(config: Config, step: int) -> bool:
-    """Return whether the evaluation at a step before the last fits probes."""
+    """Return whether the evaluation at `step`, unless it is the last step, fits probes."""
     every = config.probe.every
     return every > 0 and step % every == 0 and step < config.num_steps
 

@@ -54,7 +54,7 @@ def shared_input(offsets: Sequence[int], encoder: Any) -> tuple[float, ...]:
     """Return the fraction of each target's samples that its context has seen, by offset.
 
     A latent covers `receptive_field` samples, and its target at offset k begins k * `stride` later.
-    Returns () without an encoder, as for segments of varying length.
+    Returns () if `encoder` is None, as for segments of varying length.
 
     >>> [round(share, 2) for share in shared_input((1, 2, 3), models.ConvEncoder())]
     [0.66, 0.31, 0.0]

@@ -55,9 +55,9 @@ def train(
 def make_batches(
     problem: Problem, mesh: jax.sharding.Mesh, num_steps: int
 ) -> Callable[[int], Iterator[Any]]:
-    """Return a function from a first step to an iterator of batches on the devices.
+    """Return a function that iterates over batches on the devices from a given first step.
 
-    With several steps per launch, it yields a tuple of batches for each launch.
+    If a launch has several steps, it yields one tuple of batches per launch.
     """
     config = problem.plan.config
     per_launch = config.steps_per_launch
@@ -165,7 +165,7 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
 
 
 def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
-    """Return the scalars in a collection of a model's state, keyed by the end of their path.
+    """Return the scalars in a collection of a model's state, keyed by the last part of their path.
 
     >>> collection_scalars({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
     {'commitment': 0.5}

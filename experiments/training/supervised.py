@@ -1,4 +1,4 @@
-"""Supervised training of a run's network with a linear softmax layer on top, end to end.
+"""End-to-end supervised training of a run's network with a linear softmax layer on top.
 
 For audio, this is the last row of Table 1 of van den Oord et al. (2018), "same architecture".
 """
@@ -42,7 +42,7 @@ NUM_WARMUP_EVALS = 4
 COOLDOWN = 0.2
 #: End of a cooldown that has not begun.
 NEVER = np.iinfo(np.int32).max
-#: Suffix of the description if training ended at its maximum number of steps.
+#: Suffix of a training's description if it ended at its maximum number of steps.
 AT_LIMIT = ", the most"
 
 
@@ -63,7 +63,7 @@ def make_own_optimizer(
     parts: Sequence[str],
     schedule: str = "constant",
 ) -> optax.GradientTransformation:
-    """Return the optimizer of a run, with learning rates that decay by `layer_decay` per layer.
+    """Return a run's optimizer with learning rates that decay by `layer_decay` per layer.
 
     `parts` are the names of the submodules from the head down, as in `train.scale_by_layer`.
     """
@@ -106,7 +106,7 @@ def train_on_labels(
     folder: pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
-    """Train a network with a softmax layer of scores features W + b on top.
+    """Train a network with a softmax layer on top, whose scores are features W + b.
 
     W and b are initialised to zero. If the recipe has an accuracy, training stops when the accuracy
     no longer improves. The learning rate then falls to zero from the best parameters on, and the
@@ -121,7 +121,7 @@ def train_on_labels(
         num_classes: number of classes.
         rng: key for training.
         writers: receive the held-out accuracy of each evaluation.
-        folder: folder for checkpoints, from which the same call resumes, or None to save none.
+        folder: folder for checkpoints, so that the same call resumes, or None to save none.
         settings: JSON values to compare besides the config; checkpoints that differ are deleted.
 
     Returns:
@@ -196,7 +196,7 @@ def make_step(
 def add_linear_head(
     features: Features, variables: Any, x: Any, num_classes: int, rng: Array
 ) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
-    """Return the score function, params and extra of a network with a zero linear head."""
+    """Add a zero linear head to a network, and return its score function, params and extra."""
     # The variables may be on the devices of another mesh.
     extra = jax.device_put(dict(jax.device_get(variables)))
     model = extra.pop("params")
@@ -301,7 +301,7 @@ def train_until_best(
 
 
 def begin_cooldown(state: train.TrainState, end: int) -> train.TrainState:
-    """Return the state with the best parameters, and a cooldown up to step `end`."""
+    """Reset a state to its best parameters, and begin a cooldown that ends at step `end`."""
     best, (*own, last) = state.extra["best"], state.opt_state
     extra = state.extra["own"]
     old = state.params, extra, (last.start, last.end)
@@ -339,8 +339,8 @@ def open_scratch(
     """Yield the checkpoints of a folder, the newest state, and `stop`.
 
     The state is `state` if the folder has no checkpoint. Checkpoints with other settings are
-    deleted. Without a folder, or with several processes, yields no checkpoints and a `stop` that
-    returns "".
+    deleted. If `folder` is None or there are several processes, yields no checkpoints and a `stop`
+    that returns "".
     """
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""
@@ -361,8 +361,8 @@ def open_scratch(
 def cross_entropy(scores: Float[Array, "*rows c"], labels: Int[Array, "*rows"]) -> Float[Array, ""]:
     """Return the mean of -log softmax(scores)[label] over the labelled rows, in nats.
 
-    Rows with a label below 0 are ignored: they may contain NaN, and their gradient is zero. Without
-    labelled rows the mean is 0.
+    Rows with a label below 0 are ignored: they may contain NaN, and their gradient is zero. If no
+    row is labelled, the mean is 0.
 
     >>> f"{cross_entropy(jnp.array([[1.0, 1.0], [jnp.nan, 0.0]]), jnp.array([1, -1])):.4f}"
     '0.6931'
