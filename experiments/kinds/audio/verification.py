@@ -15,7 +15,7 @@ MAX_UTTERANCES = 1000
 
 
 def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of verifying from mean features whether two utterances share a speaker."""
+    """Return a task that decides from mean features whether two utterances share a speaker."""
     drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
     test = select(data.test, sorted(drawn.tolist()))
     if not 1 < len({*test.speakers}) < len(test):
