@@ -288,7 +288,7 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
         raise lacks("boundaries", f"no {which} utterance of {name} has two phones", "label more")
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-        if not features.values.by_utterance:  # networks trained on labels have no frames
+        if not features.values.by_utterance:
             return
         (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
         train, test = (

@@ -42,7 +42,7 @@ def unit_task(data: str, phones: Phones, train: Recordings, test: Recordings) ->
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
         options, (by_utterance, stride) = context.config.probe, features.values
-        if not by_utterance:  # features fitted to the labels of a task have no frames
+        if not by_utterance:
             return
         frames = np.concatenate([read_rows(by_utterance[name]) for name in train.names])
         fitted = fit_units(frames, options.num_units, context.config.seed)

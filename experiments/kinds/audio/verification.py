@@ -27,7 +27,7 @@ def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         by_utterance = features.values.by_utterance
-        if not by_utterance:  # features fitted to the labels of a task have no frames
+        if not by_utterance:
             return []
         means = np.stack([read_rows(by_utterance[name]).mean(axis=0) for name in test.names])
         return [verification_score(means, test.speakers, data=data.name, features=features.name)]
