@@ -25,8 +25,8 @@ from experiments.command.config import Config
 def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Unpack a batch of waveforms and, in training, augment its past, its future, or both.
 
-    Contexts see the past, "x", and predict latents of the future, "target". `augment.side` selects
-    which of these copies are augmented. If both are, they are augmented independently.
+    Contexts are computed from the past, "x", and latents from the future, "target". `augment.side`
+    selects the copies to augment, which differ if it is "both".
     """
     batch, side = unpack(batch), config.augment.side
     if not train or side == "none":

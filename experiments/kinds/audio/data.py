@@ -41,9 +41,9 @@ class AudioData(NamedTuple):
     train: data.Recordings
     test: data.Recordings
     phones: dict[str, Phones]
-    """Phone labels by name of the file or source that contains them."""
+    """Phone labels by the name of their source."""
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
-    """ABX items, which are phone tokens in context, by item file name."""
+    """ABX items, which are phone tokens, by item file name."""
     name: str = ""
 
     @property
@@ -52,7 +52,7 @@ class AudioData(NamedTuple):
         return (*self.train.skipped, *self.train.shortened)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test recordings."""
+        """Return fingerprints of the training and test recordings."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 

@@ -16,7 +16,7 @@ from experiments.training.sequences import list_files, skip
 
 
 class Recording(NamedTuple):
-    """An open audio file, with the name under which its features are saved."""
+    """An open audio file, with the name of its saved features."""
 
     name: str
     file: audio_file.AudioFile
@@ -99,7 +99,7 @@ def embed_long(
 
 
 def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
-    """Return a function read(start, stop) that slices the concatenated arrays of a stream.
+    """Return read(start, stop), which slices a stream of arrays like a single array.
 
     Reading before the previous `start` restarts the stream.
 

@@ -11,7 +11,6 @@ from cpc.evaluate import fit_layer_weights
 from cpc.models import Layers, Model, layer_depths
 from experiments.training.probes import ProbeContext
 
-#: Name of the feature.
 LAYERS = "layers"
 #: Number of utterances embedded at a time, and maximum number of frames that weights are fitted to.
 NUM_TOGETHER, MAX_FRAMES = 256, 2**15

@@ -94,8 +94,8 @@ def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
     """Yield each feature that `tasks` use, with its frames for all of their utterances.
 
-    Networks trained on labels come first. They take longest but are checkpointed, so that little
-    work is lost if the run is stopped.
+    Networks trained on labels come first. They take longest but are checkpointed, so that a
+    stopped run loses little work.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)

@@ -81,8 +81,8 @@ def fit_head(
     """Train a head by CTC, together with the network if the network has parameters.
 
     Early stopping uses a held-out tenth of the utterances. Returns a function from inputs to
-    log-probabilities (t, num_phones + 1), whose last class is the blank, and a text that describes
-    how long the head was trained.
+    log-probabilities (t, num_phones + 1), whose last class is the blank, and a text about the
+    training length.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()

@@ -48,7 +48,7 @@ SPEAKERS = (
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return a section that compares per-frame probe accuracies with the paper's Table 1."""
+    """Compare a run's per-frame probe accuracies with the paper's Table 1."""
     import pandas as pd
 
     scores, tables = last_scores(run.scores), []

@@ -57,7 +57,7 @@ def train_supervised(
 
     Training starts from the variables `start`, or from a new initialization if `start` is None.
     Checkpoints are written to `folder`. Returns a function from recordings to log-probabilities
-    (frames, num_classes), and a text that describes the training.
+    (frames, num_classes), and a text about the training.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder

@@ -54,7 +54,7 @@ def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
 
 
 def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the metrics that only choose between two speakers who are voices of one game.
+    """Return the metrics that only choose between the two voices of a game.
 
     The tuple is empty if no game has two voices among the speakers.
 
@@ -186,7 +186,7 @@ def items_of(part: Recordings, phones: Phones) -> list[Item]:
 def abx_task(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return a task that measures ABX errors between items.
+    """Return a task that measures the ABX errors of `items`.
 
     Errors across speakers are included if two speakers share a phone.
     """

@@ -23,7 +23,7 @@ Places: TypeAlias = list[tuple[str, range]]
 
 
 class ImageData(NamedTuple):
-    """The images of an experiment, by use."""
+    """Training, probe and test images."""
 
     train: data.Images
     """Training images, whose labels are not used."""
@@ -38,7 +38,7 @@ class ImageData(NamedTuple):
         return skipped(self[:3])
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test images."""
+        """Return fingerprints of the training and test images."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
@@ -129,7 +129,7 @@ def share_rows(some: Places, others: Places) -> bool:
 def make_reader(
     config: Config, log: Callable[[str], object]
 ) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
-    """Return two functions of a split's name: one reads its images, one returns their locations.
+    """Return two functions of a split's name, which read and locate its images.
 
     A split may be a part of a base split, such as "train[:50000]".
     """

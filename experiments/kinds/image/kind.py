@@ -56,7 +56,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the offsets, in patches, between a context c and the latents it predicts.
+    """Return the offsets, in patches, from a context c to its predicted latents.
 
     By default, the first offset is the smallest one whose patches share no pixels with c.
     """
@@ -123,7 +123,7 @@ def build_encoder(
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return outputs and positions for each branch, which predicts in one direction of the grid.
+    """Return outputs and positions for each branch, which predicts in one direction.
 
     Images with the same label form a group. Each unlabeled image is a group by itself.
     """

@@ -48,7 +48,7 @@ def train_classifier(
     If `start` is given, these variables are fine-tuned with layer-wise decay of the learning rate.
     If `stop_by` is given, these images are used for early stopping before `probe.num_epochs`.
     Checkpoints are written to `folder`. Returns a function from pixels to predicted classes, and a
-    text that describes the training.
+    text about the training.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))

@@ -88,8 +88,8 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
     """Yield each linear probe's score and log-probabilities (t, b, classes), by fact and feature.
 
-    Facts are true values that the environment hides from the agent. Probes are fitted on half of
-    the environments and tested on the other half.
+    Facts are hidden from the agent. Probes are fitted on half of the environments and tested on the
+    other half.
     """
     for name, values in watched.rollout.facts.items():
         values = np.asarray(values)

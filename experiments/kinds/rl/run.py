@@ -41,7 +41,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> None:
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return functions that train an agent, evaluate the agent and write its report page."""
+    """Return functions that train and evaluate an agent and write its report page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
 
@@ -63,7 +63,7 @@ def make_work(
 def train(
     config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> tuple[str, TrainState]:
-    """Train until the last step or a signal, and return the reason for stopping and the state."""
+    """Train until the last step or a signal, and return why it stopped, and the state."""
     per_launch = task.steps_per_launch
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
     size = config.environment.num * config.policy.unroll / per_launch / 1e3, "k frames"

@@ -37,7 +37,7 @@ SHIFT = 1
 
 
 class Task(NamedTuple):
-    """An agent with its environments and training functions, built from a config."""
+    """An agent with its environments and training functions."""
 
     many: Callable[[int], rl.Environment]
     """Function many(num) that returns a vectorized environment."""

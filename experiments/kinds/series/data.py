@@ -19,7 +19,7 @@ from experiments.training.checks import data_root, group_files, name_of
 
 
 class Part(NamedTuple):
-    """Training or test data: pieces of sequences, each a range of steps in one file."""
+    """Training or test data: pieces of sequences, which are ranges of steps."""
 
     sequences: series.Sequences
     pieces: tuple[tuple[int, int, int], ...]
@@ -139,7 +139,7 @@ def without_ending(name: str) -> str:
 
 
 class SeriesData(NamedTuple):
-    """The sequences of an experiment, with their labels and groups."""
+    """Sequences of steps, with their labels and groups."""
 
     train: Part
     test: Part

@@ -81,8 +81,8 @@ def geometry(config: Config) -> Geometry:
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
     """Return the negative sampling rule for `negatives.rule=auto`, and the reason for it.
 
-    If there are few groups, a network could minimize the loss by memorizing the groups. In this
-    case, all negatives come from the positive's own sequence.
+    If there are few groups, a network could minimize the loss by memorizing them. All
+    negatives then come from the positive's own sequence.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":

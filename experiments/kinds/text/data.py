@@ -23,7 +23,7 @@ LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies"
 
 
 class TextData(NamedTuple):
-    """The text of an experiment, and the labeled sentences of its probes."""
+    """Training and test text, and labeled sentences for probes."""
 
     train: data.Corpus
     test: data.Corpus
@@ -39,7 +39,7 @@ class TextData(NamedTuple):
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test sentences."""
+        """Return fingerprints of the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -91,7 +91,7 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
-    """Read or generate a config's text, packed into one array of word ids."""
+    """Read or generate a config's text as packed word ids."""
     options = config.data
     if options.source == "grammar":
         return make_grammar(
@@ -182,7 +182,7 @@ def cut_runs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `most` disjoint runs of sentences in random order, and their documents.
 
-    As in `make_runs`, a run is part of one document. Documents are divided from their beginning.
+    Runs are as in `make_runs`. Documents are divided from their beginning.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)

@@ -192,7 +192,7 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
 def make_score(
     task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
 ) -> Score:
-    """Return a score whose confidence interval resamples items, which are sentences or runs."""
+    """Return a score whose confidence interval resamples sentences or runs."""
     low, high = evaluate.bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     method = "logistic" if task in LABELLED else "score"
     return Score(
@@ -272,7 +272,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
     ranked, mate = documents[order], np.arange(number)
     last = np.searchsorted(ranked, ranked, "right") - 1
     after = np.where(mate < last, mate + 1, np.searchsorted(ranked, ranked))
-    mate[order] = order[after]  # the next run of the document, or the same run if there is only one
+    mate[order] = order[after]  # the document's next run, or the same run if there is only one
     # Any index in the run except t and t + 1.
     time, room = np.arange(x.shape[1] - 1), np.maximum(mask.sum(1, keepdims=True) - 2, 1)
     index = np.random.default_rng(config.seed + 3).integers(0, room, (number, len(time)))

@@ -130,7 +130,7 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
 
 
 def map_words(vectors: np.ndarray) -> np.ndarray | None:
-    """Return 2 principal coordinates, or None if they are equal, non-finite or one-dimensional."""
+    """Return two principal coordinates (n, 2), or None if the vectors do not span a plane."""
     centred = vectors - vectors.mean(0)
     if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
         return None

@@ -1,4 +1,4 @@
-"""Training of a word model, with its text, updates of single vectors, scores and report page."""
+"""Training of a word model, with its text, scores and report page."""
 
 import functools
 import math
@@ -60,7 +60,7 @@ class Text(NamedTuple):
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test sentences."""
+        """Return fingerprints of the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -69,7 +69,7 @@ class Text(NamedTuple):
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
-    """Generate a Zipfian bigram language, in which each word has eight frequent successors."""
+    """Generate a Zipfian bigram language with eight frequent successors per word."""
     rng = np.random.default_rng(seed)
     zipf = 1 / np.arange(1, num_words)
     zipf /= zipf.sum()
@@ -141,7 +141,7 @@ def make_model(config: Config) -> WordModel:
 
 
 def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
-    """Build a run's model, noise distribution, word stream, initial state and launch function."""
+    """Build a run's model, noise, word stream, initial state and launch function."""
     corpus, counts = text.train, text.train.vocabulary.counts
     if (counts > 0).sum() < 2:
         raise UserError(
@@ -179,7 +179,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
 
 
 def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
-    """Train until the last step or a signal, and return the reason for stopping and the state."""
+    """Train until the last step or a signal, and return why it stopped, and the state."""
     config, stream, per_launch = run.config, run.stream, run.config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
     num_steps = config.epochs * stream.per_epoch * per_launch
@@ -217,7 +217,7 @@ def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict
 
 
 def make_work(kind: Any, config: Config, text: Text, folder: Path, mesh: jax.sharding.Mesh) -> Work:
-    """Return functions that train a word model, evaluate the model and write its report page."""
+    """Return functions that train and evaluate a word model and write its report page."""
     trained = make(config, text, mesh)
 
     def finish(state: TrainState) -> None:

@@ -48,7 +48,7 @@ def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
         rarest = np.arange(max(1, int(objective.minority * len(seen))))
         alpha = negatives.solve_alpha(seen, rarest, objective.minority_mass)
         return negatives.unigram(counts, alpha)
-    # Words of the batch have the frequencies of the text.
+    # Batch words have the frequencies of the text.
     return negatives.unigram(counts, 1.0 if name == "batch" else objective.alpha)
 
 
@@ -200,7 +200,7 @@ def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: 
 
 
 def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Callable]:
-    """Return `choose`, which selects table rows, and `loss_fn`, as `make_row_step` needs them."""
+    """Return `choose`, which selects table rows, and `loss_fn` for `make_row_step`."""
     objective, t = config.objective, config.data.positions
     share = objective.share or t
     num_drawn = objective.draws or objective.k
@@ -277,7 +277,7 @@ def gather_rows(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]
 
 
 def full_loss(h: Any, rows: Any, labels: Any, mask: Any) -> Any:
-    """Return -log softmax(h . output + bias), summed over the labels for which `mask` is true."""
+    """Return -log softmax(h . output + bias), summed over labels where `mask` is true."""
     log_p = jax.nn.log_softmax(h @ rows["output"].T + rows.get("bias", 0.0))
     own = jnp.take_along_axis(log_p, jnp.maximum(labels, 0), 1)
     return -jnp.where(mask, own, 0.0).sum()
@@ -307,10 +307,7 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
 def correct(
     objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
 ) -> tuple[Any, Any]:
-    """Subtract log q and, for some objectives, log k and log Z from positive and noise scores.
-
-    q is a word's noise probability, k is `objective.k`, and Z is a learned normalizer.
-    """
+    """Subtract noise log-probabilities and, for some objectives, log k and log Z from scores."""
     name = objective.name
     corrects = name in ("nce", "ranking_nce") or (
         objective.subtract_log_q and name != "negative_sampling"
@@ -346,8 +343,8 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
     """Convert an objective's scores to log p, up to a constant that depends on the context.
 
-    Scores are log p / q for negative sampling and for objectives that do not subtract log q. They
-    are log odds for logistic objectives that remove noise words equal to the positive.
+    Scores are log p / q for negative sampling and for objectives that keep log q. They are log
+    odds for logistic objectives that remove noise words equal to the positive.
     """
     is_logistic = objective.name in LOGISTIC
     learns_ratio = objective.name == "negative_sampling" or (
