@@ -26,7 +26,7 @@ def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Unpack a batch of waveforms and, in training, augment its past, its future, or both.
 
     Contexts are computed from the past, "x", and latents from the future, "target". `augment.side`
-    selects the copies to augment, which differ if it is "both".
+    selects the copies to augment. Two copies are augmented independently.
     """
     batch, side = unpack(batch), config.augment.side
     if not train or side == "none":
@@ -79,7 +79,7 @@ FRAME, HOP, RANGE_DB = 400, 80, 70
 
 
 def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
-    """Return the first window unaltered, after each effect and after all effects, by name."""
+    """Return a batch's first window unaltered, after each effect and after all effects, by name."""
     batch, effects = unpack(batch), tuple(config.augment.effects)
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:

@@ -114,7 +114,7 @@ def _pack(options, root, speaker_level, log):
 def describe_labels(
     name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
-    """Log labelled utterances without a recording, often caused by file suffixes in the ids."""
+    """Log labelled utterances without a recording, often due to spaces or suffixes in the ids."""
     if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
@@ -158,7 +158,7 @@ def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # Each utterance is one window, as positions in longer ones would carry information too.
+        # Each utterance is one window, as positions in longer ones carry information too.
         seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
         chain=data.phone_chain(SYNTHETIC_PHONES),
         seed=config.seed,

@@ -101,7 +101,7 @@ def embed_long(
 def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
     """Return read(start, stop), which slices a stream of arrays like a single array.
 
-    Reading before the previous `start` restarts the stream.
+    Reading backwards restarts the stream.
 
     >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
     >>> [read(*span).tolist() for span in ((0, 2), (1, 4), (0, 9))]

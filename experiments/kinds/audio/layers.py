@@ -1,4 +1,4 @@
-"""The feature "layers": a weighted sum of network layers, with weights fitted to frame labels."""
+"""The feature "layers": a weighted sum of layers at the rate of z, with learned weights."""
 
 import functools
 from collections.abc import Iterator, Sequence

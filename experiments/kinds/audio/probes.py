@@ -181,7 +181,7 @@ def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]
 
 
 def speaker_map(data: AudioData) -> ProbeTask:
-    """Return a task that writes the points of the speaker map, which are means of c over time."""
+    """Return a task that writes the points of the speaker map, which are means of c."""
     part = subset_minutes(data.test, 5.0)
     names = sorted(set(part.speakers))
 

@@ -35,9 +35,7 @@ from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels
 
-#: Kernel size and stride of the head in frames.
 KERNEL, STRIDE = 8, 4
-#: Number of utterances per batch, and number of LSTM units.
 BATCH, LSTM_WIDTH = 8, 256
 LEARNING_RATE = 1e-3
 #: Accuracy up to which a head is considered untrained, because constant outputs can reach it.

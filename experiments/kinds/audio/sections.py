@@ -104,7 +104,7 @@ def speakers_section(run: Run) -> Section | None:
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
-    """Draw a t-SNE map colored by speaker, or return None if too few points are distinct."""
+    """Draw a t-SNE map colored by speaker, or return None for too few distinct or finite points."""
     from matplotlib import colormaps  # takes seconds, which would delay training
 
     from cpc.report.draw import add_legend, make_figure

@@ -208,7 +208,7 @@ def abx_task(
 
 
 def comparisons(items: list[Item]) -> tuple[bool, ...]:
-    """Return the ABX errors that items allow: False for within and True for across speakers."""
+    """Return the possible ABX comparisons: False for within and True for across speakers."""
     cells = {way: make_cells(items, [True] * len(items), across=way) for way in (False, True)}
     return tuple(way for way, own in cells.items() if any(True for _ in own))
 

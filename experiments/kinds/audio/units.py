@@ -1,4 +1,4 @@
-"""The task "units", which scores k-means clusters of frames by phones, bitrate and ABX error."""
+"""The task "units", which scores k-means clusters by phone agreement, bitrate and ABX error."""
 
 import re
 from collections.abc import Iterator

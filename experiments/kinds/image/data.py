@@ -195,7 +195,7 @@ def side_of(config: Config) -> int:
 
 
 def grid_of(config: Config) -> tuple[int, int]:
-    """Return how many rows and columns of patches an image has."""
+    """Return the numbers of patch rows and patch columns in an image."""
     side = side_of(config)
     return patch_grid((side, side), config.model.patch, config.model.stride)
 

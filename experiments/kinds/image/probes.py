@@ -94,7 +94,7 @@ def pool(grid: jax.Array, regions: int) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-#: l2 of lbfgs if each class has a single label, so that no labels remain to validate l2 on.
+#: l2 of lbfgs if each class has a single label, which leaves no validation data.
 MAX_L2 = 1.0
 
 
@@ -143,7 +143,7 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
 def make_features(
     config: Config, model: Model, variables: Any, *parts: Images
 ) -> Callable[[str], tuple[np.ndarray, ...]]:
-    """Return a cached function from a feature name to features (n, f) of each set of images."""
+    """Return a cached function from a feature name to pooled features (n, f) per set of images."""
     rng = jax.random.key(config.seed + 1)
 
     @functools.cache

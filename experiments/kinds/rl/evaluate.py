@@ -1,4 +1,4 @@
-"""Evaluation of an agent by its return, its InfoNCE bound log N - L and probes of its memory."""
+"""Evaluation of an agent by its return, its bound log N - L and probes of its memory."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ TRACKER = Tracker(True, steps.STRICT.name)
 
 
 class Watched(NamedTuple):
-    """An agent's rollout (t, b), with its features and the loss sums of the bound log N - L."""
+    """An agent's rollout (t, b), with features and the loss sums of the bound."""
 
     rollout: rl.Rollout
     features: dict[str, Any]

@@ -66,7 +66,7 @@ def returns_figure(run: Run) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw the ball and a probe's belief about it by step, or return None if none is recorded."""
+    """Draw the ball and the belief about it by step, or return None if no ball is recorded."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None

@@ -63,7 +63,7 @@ def make_work(
 def train(
     config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> tuple[str, TrainState]:
-    """Train until the last step or a signal, and return why it stopped, and the state."""
+    """Train until the last step or a signal, and return the reason for stopping and the state."""
     per_launch = task.steps_per_launch
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
     size = config.environment.num * config.policy.unroll / per_launch / 1e3, "k frames"
@@ -94,7 +94,7 @@ def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Return a function that converts metric sums over some steps into a log record."""
-    # First steps of episodes are never positives, so log N - L is an estimate and not a bound.
+    # First steps of episodes are never positives, so log N - L is an estimate, not a bound.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 

@@ -1,6 +1,6 @@
 """Training steps of an agent, with the policy loss and the CPC loss.
 
-A launch, which is one jitted call, collects a rollout with the current parameters, and then makes
+A launch, one jitted call, collects a rollout with the current parameters, and then makes
 one A2C step or several PPO steps. The state includes environments and memories, so that launches
 can be resumed and vmapped over seeds.
 """

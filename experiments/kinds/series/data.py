@@ -40,7 +40,7 @@ def split(
 ) -> tuple[Part, Part]:
     """Split sequences into training and test data that share no group.
 
-    Groups are drawn at random, unless `listed` contains the sequences to use. By default each
+    Groups are drawn at random, unless `listed` contains the choice. By default each
     sequence is a group. A single sequence is split into its beginning and its end. Both are scaled
     by the beginning's statistics. Copies are moved to `skipped`.
     """
@@ -256,8 +256,8 @@ def make_windows(
     A batch has this process's rows of the global batch. Its arrays are x, float32 (b, window_steps,
     channels), and the int32 arrays (b,) sequence (row of the global batch), utterance (file), start
     (step in the file) and sample (position in a concatenation of all files, each padded to at least
-    a window). Pieces shorter than a window are padded with zeros. If there are such pieces, the
-    batch also has num_samples.
+    a window). Pieces shorter than a window are padded with zeros. If there are any, the batch
+    also has num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
     draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)

@@ -81,8 +81,8 @@ def geometry(config: Config) -> Geometry:
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
     """Return the negative sampling rule for `negatives.rule=auto`, and the reason for it.
 
-    If there are few groups, a network could minimize the loss by memorizing them. All
-    negatives then come from the positive's own sequence.
+    If there are few groups, a network could minimize the loss by memorizing them. All negatives
+    then come from the positive's own sequence.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":
@@ -97,7 +97,7 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
 
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
-    """Replace the negative sampling rule "auto" by a chosen rule, and print the choice."""
+    """Replace the negative sampling rule "auto" by a chosen rule, and print it."""
     config, rule = plan.config, "batch"  # the plan interprets auto as batch
     if config.negatives.rule == "auto":
         rule, reason = choose_rule(config, data)

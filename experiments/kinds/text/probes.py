@@ -148,7 +148,7 @@ TASKS: dict[str, Callable[[Config, TextData], Any]] = {
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the tasks in `probe.tasks`, after checking the word vectors and the test text."""
+    """Return the tasks in `probe.tasks`, after checking word vectors and test text."""
     if config.probe.word_vectors:
         vectors_of(config, text)
     return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
@@ -256,7 +256,7 @@ class Questions(NamedTuple):
 
 
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
-    """Return disjoint runs (b, t, w) of test sentences, and questions by source of wrong answers.
+    """Return disjoint runs (b, t, w) of test sentences, and questions by kind of wrong answer.
 
     Wrong answers come from any other run, from another run of the same document, or from the same
     run. Any other run usually belongs to another document and differs in topic and style.
@@ -363,7 +363,7 @@ def widen(
 ) -> tuple[tuple[str, ...], Model, Any]:
     """Add the words in `probe.word_vectors`, if it is set, to vocabulary, model and variables.
 
-    A linear map of their vectors yields the new words' embeddings (the paper's section 3.3).
+    New words' embeddings are a linear map of their vectors (the paper's section 3.3).
     """
     words = text.train.vocabulary.words
     if not config.probe.word_vectors:

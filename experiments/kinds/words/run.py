@@ -1,4 +1,4 @@
-"""Training of a word model, with its text, scores and report page."""
+"""Training of a word model, with its text, row updates, scores and report page."""
 
 import functools
 import math
@@ -179,7 +179,7 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
 
 
 def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, TrainState]:
-    """Train until the last step or a signal, and return why it stopped, and the state."""
+    """Train until the last step or a signal, and return the reason for stopping and the state."""
     config, stream, per_launch = run.config, run.stream, run.config.steps_per_launch
     words_per_step = stream.words_per_launch / per_launch
     num_steps = config.epochs * stream.per_epoch * per_launch

@@ -343,8 +343,8 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
     """Convert an objective's scores to log p, up to a constant that depends on the context.
 
-    Scores are log p / q for negative sampling and for objectives that keep log q. They are log
-    odds for logistic objectives that remove noise words equal to the positive.
+    Scores are log p / q for negative sampling and for objectives that do not subtract log q. They
+    are log odds for logistic objectives that remove noise words equal to the positive.
     """
     is_logistic = objective.name in LOGISTIC
     learns_ratio = objective.name == "negative_sampling" or (
