@@ -40,7 +40,7 @@ def split(
 ) -> tuple[Part, Part]:
     """Split sequences into training and test data that share no group.
 
-    Groups are drawn at random, unless `listed` contains the choice. By default each
+    Groups are drawn at random, unless `listed` selects sequences. By default each
     sequence is a group. A single sequence is split into its beginning and its end. Both are scaled
     by the beginning's statistics. Copies are moved to `skipped`.
     """
