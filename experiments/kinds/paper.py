@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A published accuracy of one probe on one type of features."""
+    """A published probe accuracy on one type of features."""
 
     features: str
     probe: str

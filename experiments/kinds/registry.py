@@ -1,4 +1,4 @@
-"""Registry of experiment kinds, with functions that read the kind and model of a run."""
+"""Registry of experiment kinds, with functions that read a run's kind and model."""
 
 import pathlib
 from typing import Any
@@ -91,8 +91,8 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
     """Return the kind of experiment that a model belongs to.
 
-    Raises a UserError if the recorded description of the model input is incomplete. The model may
-    come from an older version or from an untrusted source.
+    Raises a UserError if the saved description of its input is incomplete. The model may come from
+    an older version or from an untrusted source.
     """
     trained = find_kind(pretrained.about.get("config"))  # may take the input of another kind
     kind = CONTRASTIVE.get(trained if trained in CONTRASTIVE else find_kind(pretrained.input))

@@ -1,7 +1,7 @@
 """Preparation and augmentation of training windows, with audible and visual examples.
 
-A run with augmentation writes a training window before and after each effect, and after all of the
-effects, to augmentation/*.wav.
+If augmentation is enabled, a run writes one training window to augmentation/*.wav: unaltered, after
+each effect, and after all effects.
 """
 
 import io
@@ -23,9 +23,10 @@ from experiments.command.config import Config
 
 
 def preprocess(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
-    """Unpack a batch of waveforms and, in training, augment the sides named by `augment.side`.
+    """Unpack a batch of waveforms and, in training, augment its past, its future, or both.
 
-    Contexts are computed from "x" and latents from "target". Both are augmented independently.
+    Contexts are computed from the past, "x", and latents from the future, "target". `augment.side`
+    selects the copies to augment. Two copies are augmented independently.
     """
     batch, side = unpack(batch), config.augment.side
     if not train or side == "none":
@@ -44,7 +45,7 @@ def augment(config: Config, batch: Batch, rng: Any, effects: Sequence[str] = ())
 
 
 def ranges_of(config: Config) -> Ranges:
-    """Return the configured parameter range of each effect."""
+    """Return each effect's parameter range from the config."""
     return Ranges(**{name: config.augment[name] for name in Ranges._fields})
 
 
@@ -78,7 +79,7 @@ FRAME, HOP, RANGE_DB = 400, 80, 70
 
 
 def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
-    """Return a packed batch's first window unaltered, after each effect and after all effects."""
+    """Return a batch's first window unaltered, after each effect and after all effects, by name."""
     batch, effects = unpack(batch), tuple(config.augment.effects)
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:
@@ -153,7 +154,7 @@ def spectrogram(x: np.ndarray) -> np.ndarray:
 
 
 def draw_sounds(examples: dict[str, np.ndarray]) -> Any:
-    """Draw the waveform and the spectrogram of each sound in one row."""
+    """Draw each sound's waveform and spectrogram, with one row per sound."""
     from cpc.report.draw import BLUE, GRAY, label, make_figure
 
     figure, panels = make_figure(2 * len(examples), num_columns=2, row_height=1.9)

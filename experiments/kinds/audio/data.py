@@ -28,7 +28,7 @@ LABEL_SAMPLES = data.SAMPLE_RATE_HZ // 100
 
 
 class Phones(NamedTuple):
-    """A set of phone labels, which may cover only some utterances."""
+    """The phone labels of a data set. Some utterances may have none."""
 
     labels: dict[str, np.ndarray]
     """Int32 labels by utterance id, one every 10 ms. Unlabelled frames have label -1."""
@@ -41,18 +41,18 @@ class AudioData(NamedTuple):
     train: data.Recordings
     test: data.Recordings
     phones: dict[str, Phones]
-    """Phones by name of the labelled set."""
+    """Phone labels by the name of their source."""
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
-    """Tokens by name of the item file."""
+    """ABX items, which are phone tokens, by item file name."""
     name: str = ""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """Recordings that were skipped or shortened, each with the reason."""
+        """Skipped and shortened recordings, each with the reason."""
         return (*self.train.skipped, *self.train.shortened)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test recordings."""
+        """Return fingerprints of the training and test recordings."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
@@ -114,10 +114,7 @@ def _pack(options, root, speaker_level, log):
 def describe_labels(
     name: str, labels: Collection[str], recordings: Sequence[str], log: Callable[[str], object]
 ) -> None:
-    """Log labelled utterances that have no recording.
-
-    A common cause is a space or a file suffix in the ids.
-    """
+    """Log labelled utterances without a recording, often due to spaces or suffixes in the ids."""
     if lost := sorted(set(labels) - set(recordings)):
         some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
         log(
@@ -133,7 +130,7 @@ def drop_damaged(
     recordings: data.Recordings,
     log: Callable[[str], object],
 ) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
-    """Drop and log labels and items that extend beyond the samples of damaged recordings."""
+    """Drop and log labels and items that extend beyond the end of a damaged recording."""
     damages = (*recordings.skipped, *recordings.shortened)
     damaged = {one for path, _ in damages for one in ids_of(path)}
     lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
@@ -161,8 +158,7 @@ def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        # Utterances have one window each, because the position of frames in a longer utterance
-        # would also carry information.
+        # Each utterance is one window, as positions in longer ones carry information too.
         seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
         chain=data.phone_chain(SYNTHETIC_PHONES),
         seed=config.seed,
@@ -175,9 +171,9 @@ def _synthetic(config: Config) -> AudioData:
 def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int, float]:
     """Return the mutual information in nats between the past and z_(t+k) for each offset k.
 
-    The values are exact for the synthetic source. Past and latent share the speaker, and their
-    nearest phones are k - before frames apart if a latent sees `before` frames before its own.
-    Offsets whose latents share samples with the past have no finite limit and are omitted.
+    The values are exact for the synthetic source. Past and latent share the speaker. If a latent
+    sees `before` frames before its own, the nearest phones are k - before frames apart. Offsets
+    whose latents share samples with the past have no finite limit and are omitted.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1
@@ -188,7 +184,7 @@ def known_nats(num_offsets: int, receptive_field: int, stride: int) -> dict[int,
 
 
 def frame_labels(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each encoder frame.
+    """Return the label at each encoder frame's middle sample.
 
     Labels are 10 ms apart. Frames are `stride` samples apart, and the first begins at sample
     `start`. Frames after the last label have label -1.
@@ -208,17 +204,14 @@ def num_labels(num_samples: int) -> int:
 
 
 def frame_samples(feature: str, model: Model) -> int:
-    """Return the distance between frames of a feature in samples.
-
-    MFCC frames are 10 ms apart. Other features have the stride of the encoder.
-    """
+    """Return a feature's frame distance in samples: 10 ms for MFCC, else the encoder stride."""
     return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
 
 
 def labels_of_frames(
     recordings: data.Recordings, labels: Sequence[np.ndarray], stride: int
 ) -> list[np.ndarray]:
-    """Return frame labels for each recording, given labels that are 10 ms apart."""
+    """Return each recording's frame labels, computed from `labels`, which are 10 ms apart."""
     return [
         frame_labels(own, 0, max(1, int(length) // stride), stride)
         for own, length in zip(labels, recordings.lengths, strict=True)
@@ -228,7 +221,7 @@ def labels_of_frames(
 def label_frames(
     audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
 ) -> np.ndarray:
-    """Return phones (b, frames) of training windows, with -1 for unlabelled frames."""
+    """Return phone labels (b, frames) for training windows, with -1 for unlabelled frames."""
     labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
     for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
         first = 0
@@ -260,7 +253,7 @@ def subset_minutes(
 
 
 def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the locations of recordings, labels and items, keyed by their name in scores."""
+    """Return the paths of recordings, phone labels and item files, keyed by name in scores."""
     options, ((name, root),) = config.data, checks.data_locations(config).items()
     files = {
         pathlib.Path(options.phones).stem: options.phones,
@@ -281,7 +274,7 @@ def _describe(train, test, window_samples, log):
 
 
 def fingerprint(part: data.Recordings) -> Fingerprint:
-    """Return a fingerprint of the names, lengths and loudness of recordings.
+    """Return a fingerprint of recording names, lengths and loudness.
 
     Lengths and loudness may differ between audio decoders.
     """
@@ -295,10 +288,10 @@ TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
 
 
 class Frames(NamedTuple):
-    """Frames of a feature for all utterances, used as `values` of an audio `FeatureSet`."""
+    """A feature's frames for all utterances, used as `values` of an audio `FeatureSet`."""
 
     by_utterance: Mapping[str, Any]
-    """Arrays (frames, width) by utterance. Empty for features fitted to the labels of a task."""
+    """Arrays (frames, width) by utterance. Empty for features fitted to a task's labels."""
     stride: int
     """Distance between frames in samples."""
 
@@ -306,7 +299,7 @@ class Frames(NamedTuple):
 def labelled_sets(
     data: AudioData, task: str, which: tuple[str, ...] = ("training", "test")
 ) -> Iterator[tuple[str, Phones, tuple[Recordings, ...]]]:
-    """Yield the name, phones and labelled utterances of each labelled set."""
+    """Yield each set of phone labels by name, with its labelled utterances for each `which`."""
     if not data.phones:
         problem = f"a probe of {task} needs phone labels"
         raise lacks(task, problem, "set data.phones to an alignment file")
@@ -327,7 +320,7 @@ def select_named(part: Recordings, names: Collection[str]) -> Recordings:
 
 
 def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
-    """Return the labels of each utterance, one every 10 ms."""
+    """Return each utterance's phone labels, one every 10 ms."""
     return [
         align(phones.labels[utterance], num_labels(length), utterance)
         for utterance, length in zip(part.names, part.lengths, strict=True)
@@ -335,7 +328,7 @@ def aligned(part: Recordings, phones: Phones) -> list[np.ndarray]:
 
 
 def check_trained(config: Config, part: Recordings, name: str) -> None:
-    """Check that networks trained on labels have a second utterance for early stopping."""
+    """Check that networks trained on labels can hold out an utterance for early stopping."""
     for feature in TRAINED:
         if feature in config.probe.features and len(part) < 2:
             problem = f"{name} has one labelled training utterance, but early stopping needs two"

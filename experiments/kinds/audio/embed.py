@@ -16,7 +16,7 @@ from experiments.training.sequences import list_files, skip
 
 
 class Recording(NamedTuple):
-    """An audio file and the name of its features."""
+    """An open audio file, with the name of its saved features."""
 
     name: str
     file: audio_file.AudioFile
@@ -31,7 +31,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of a recording, or of all recordings below a folder.
 
-    A recording of s samples has max(1, s // stride) frames. Its end is padded by its mirror image.
+    A recording of s samples has max(1, s // stride) frames. Its mirror image pads its end.
     """
     layers = models.Layers(pretrained.module, pretrained.variables, names)
     files = list_files(path, audio_file.AUDIO_SUFFIXES, skipped, audio_file.COMPANION_SUFFIXES)
@@ -79,14 +79,14 @@ def open_recordings(files: dict[str, pathlib.Path], skipped: list[Skipped]) -> l
 
 
 def hours(recording: Recording) -> float:
-    """Return the length of a recording in hours."""
+    """Return a recording's length in hours."""
     return recording.file.num_samples / SAMPLE_RATE_HZ / 3600
 
 
 def embed_long(
     layers: models.Layers, recording: Recording, rms: float | None
 ) -> dict[str, np.ndarray]:
-    """Return the features of a long recording, which is read in chunks."""
+    """Read a long recording in chunks and return its features."""
     file = audio_file.choose_channel(recording.file)
     levels = measure_levels(audio_file.stream_mono(file, recording.note))
     report_levels(recording, levels)
@@ -99,7 +99,7 @@ def embed_long(
 
 
 def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, int], np.ndarray]:
-    """Return a function read(start, stop) for a stream of arrays.
+    """Return read(start, stop), which slices a stream of arrays like a single array.
 
     Reading backwards restarts the stream.
 
@@ -124,7 +124,7 @@ def read_in_order(stream: Callable[[], Iterator[np.ndarray]]) -> Callable[[int, 
 
 
 def report_levels(recording: Recording, levels: Levels) -> None:
-    """Print how a recording is changed, and whether it has fewer samples than declared."""
+    """Print changes to a recording's level, and whether fewer samples decode than declared."""
     note, promised = recording.note, recording.file.num_samples
     if not levels.rms:
         note("kept, but silent: all samples are equal")

@@ -39,7 +39,7 @@ MAX_SYNTHETIC = 2**20
 
 
 def make_problem(plan: Plan, data: AudioData) -> Problem:
-    """Build the problem of a plan, with its model, batches and held-out data."""
+    """Combine a validated config (`plan`) with its model, batches and held-out data."""
     config, held_out = plan.config, None
     if config.evaluate.num_windows > 0:
         draw = draw_mixed = draw_windows(config, data.test, config.seed + 1)
@@ -64,7 +64,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
-    """Return draw(step), which returns this process's rows of a batch of windows.
+    """Return draw(step), which returns this process's share of a batch of windows.
 
     Raises a UserError if no recording has a latent at the furthest offset.
     """
@@ -84,7 +84,7 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config and return the geometry of its latents and predictions."""
+    """Validate a config and return its geometry: the numbers of latents and predictions."""
     check_shared(config)
     check_signals(config)
     check_options(config)

@@ -1,4 +1,4 @@
-"""The feature "layers", a weighted sum of layers at the rate of z with learned weights."""
+"""The feature "layers": a weighted sum of layers at the rate of z, with learned weights."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ from cpc.evaluate import fit_layer_weights
 from cpc.models import Layers, Model, layer_depths
 from experiments.training.probes import ProbeContext
 
-#: Name of the feature. Its weights are fitted to frame labels.
 LAYERS = "layers"
 #: Number of utterances embedded at a time, and maximum number of frames that weights are fitted to.
 NUM_TOGETHER, MAX_FRAMES = 256, 2**15
@@ -27,7 +26,7 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
 
 
 def open_layers(model: Model, variables: dict) -> Layers:
-    """Return all layers that have the rate of z, each under a single name."""
+    """Return all layers with the same frame rate as z, each under a single name."""
     depths = layer_depths(model.module)
     names = [name for name in depths if name in ("z", "c") or depths[name] < depths[name[0]]]
     strides = Layers(model.module, variables, names).strides
@@ -36,7 +35,7 @@ def open_layers(model: Model, variables: dict) -> Layers:
 
 
 def embed_layers(layers: Layers, recordings: Recordings, delay: int) -> Iterator[np.ndarray]:
-    """Yield an array (t, l, d) of l layers for each utterance.
+    """Yield an array (t, l, d) for each utterance, with t frames and l layers.
 
     Narrow layers are padded with zeros to the largest width d. Layers of the context network are
     shifted `delay` frames earlier.
@@ -56,7 +55,7 @@ def sum_layers(
     labels: Sequence[np.ndarray],
     num_classes: int,
 ) -> tuple[list[list[np.ndarray]], str]:
-    """Return the weighted layer sums of training and test utterances, and the weights as text."""
+    """Return weighted layer sums for training and test utterances, and the weights as text."""
     config = context.config
     layers = open_layers(context.model, jax.device_get(context.variables))
     embed = functools.partial(embed_layers, layers, delay=config.probe.delay)

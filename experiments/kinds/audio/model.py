@@ -53,22 +53,22 @@ def build_encoder(config: Config) -> Any:
 
 
 def latent_width(config: Config) -> int:
-    """Return the width of z, which is the code width if the encoder has a quantizer."""
+    """Return the width of z. If the encoder has a quantizer, this is the code width."""
     return config.model.code_width if config.model.num_codes else config.model.width
 
 
 def num_latents(config: Config) -> int:
-    """Return the number of latents of a training window."""
+    """Return the number of latents per training window."""
     return build_encoder(config).num_latents(config.data.window_samples)
 
 
 def geometry(config: Config) -> Geometry:
-    """Return the geometry of the latents and predictions of a window."""
+    """Return a window's geometry: the numbers of latents and predictions."""
     module, offsets = build_model(config).module, choose_offsets(config)
     if isinstance(module, models.SegmentalCPC):
         frames, num = module.frame_predictor, module.predictor.num_offsets
         own = offsets[: 1 if frames is None else frames.num_offsets]
-        # The length of segments varies.
+        # Segment lengths vary.
         parts = [("frames", own, module.encoder), ("segments", offsets[:num], None)]
     else:
         parts, both = [], module.is_bidirectional
@@ -155,10 +155,10 @@ def check_model(config: Config) -> None:
 def split_branches(
     module: models.CPC | models.SegmentalCPC, outputs: Any, batch: Batch
 ) -> list[BranchOutputs]:
-    """Return the outputs of each branch with the positions and mask of its latents.
+    """Return each branch's outputs, with its latents' positions and mask.
 
-    Backward branches count positions from the end of a window. Positions of a module with a shorter
-    stride are scaled up to the stride of the whole encoder.
+    A branch is one module's predictions in one direction of time. Backward branches count positions
+    from a window's end. Positions in a module are scaled to the stride of the whole encoder.
     """
     if isinstance(module, models.SegmentalCPC):
         return split_levels(module, outputs, batch)
@@ -180,9 +180,9 @@ def split_branches(
 
 
 def split_levels(module: models.SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs of frames and of segments with their positions and masks.
+    """Return frame outputs and segment outputs with their positions and masks.
 
-    A segment covers the samples of its frames.
+    A segment's position spans all samples of its frames.
     """
     frames, segments = outputs
     mask = module.existing(batch.get("num_samples"), frames.z.shape[1])

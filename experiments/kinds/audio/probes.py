@@ -92,10 +92,10 @@ def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature that the tasks use, with its frames for all utterances of the tasks.
+    """Yield each feature that `tasks` use, with its frames for all of their utterances.
 
-    Networks trained on labels come first because they take longest and are checkpointed, so that
-    little work is lost if the run is stopped.
+    Networks trained on labels come first. They take longest but are checkpointed, so that a
+    stopped run loses little work.
     """
     config, model = context.config, context.model
     embed = make_embed(config, model, context.variables)
@@ -110,7 +110,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group features by the network that computes them, so that one pass embeds each group.
+    """Group features by the network that computes them, so that one forward pass serves a group.
 
     >>> passes(("c", "mfcc", "random c", "z", "supervised", "W_1 c"))
     [('supervised',), ('c', 'z', 'W_1 c'), ('mfcc',), ('random c',)]
@@ -125,9 +125,9 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
 def make_embed(
     config: Config, model: Model, variables: Any
 ) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts), which computes the features of one of the `passes`.
+    """Return embed(names, parts), which computes one network's features for recordings `parts`.
 
-    Its result maps feature names to frames by utterance.
+    `names` is a group from `passes`. The result maps feature names to frames by utterance.
     """
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
@@ -172,7 +172,7 @@ def make_embed(
 
 
 def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]:
-    """Return the MFCC (frames, 39) of each waveform, computing long waveforms in pieces."""
+    """Return each waveform's MFCC (frames, 39), computing long waveforms in pieces."""
     long = functools.partial(
         evaluate.embed_pieces, evaluate.mfcc, stride=stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
     )
@@ -181,7 +181,7 @@ def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]
 
 
 def speaker_map(data: AudioData) -> ProbeTask:
-    """Return a task that writes mean contexts of parts of utterances for the speaker map."""
+    """Return a task that writes the points of the speaker map, which are means of c."""
     part = subset_minutes(data.test, 5.0)
     names = sorted(set(part.speakers))
 

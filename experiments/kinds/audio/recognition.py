@@ -35,9 +35,7 @@ from experiments.kinds.audio.supervised import contexts_of
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import Features, Recipe, hold_out, train_on_labels
 
-#: Kernel size and stride of the head in frames.
 KERNEL, STRIDE = 8, 4
-#: Number of utterances per batch, and number of LSTM units.
 BATCH, LSTM_WIDTH = 8, 256
 LEARNING_RATE = 1e-3
 #: Accuracy up to which a head is considered untrained, because constant outputs can reach it.
@@ -52,7 +50,7 @@ class Labelled(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A network that computes the inputs of the head."""
+    """A network that computes the head's inputs."""
 
     features: Features
     variables: Any
@@ -80,9 +78,9 @@ def fit_head(
 ) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
     """Train a head by CTC, together with the network if the network has parameters.
 
-    A held-out tenth of the utterances is used for early stopping. Returns a function from inputs to
-    log-probabilities (t, num_phones + 1), in which the blank is the last class, and a description
-    of the training length.
+    Early stopping uses a held-out tenth of the utterances. Returns a function from inputs to
+    log-probabilities (t, num_phones + 1), whose last class is the blank, and a text about the
+    training length.
     """
     rng = jax.random.key(config.seed + 3)
     held = hold_out(range(len(train.inputs)), config.seed).tolist()
@@ -129,8 +127,8 @@ def subset(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
 def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], Batch]:
     """Return draw(step), which returns a batch of whole utterances with `stride` entries per frame.
 
-    Utterances are padded to the longest length in the same way as in `embed_utterances`, because
-    the last output of the head sees 2 frames beyond the end.
+    Utterances are padded to the longest length as in `embed_utterances`, because the head's last
+    output sees 2 frames beyond the end.
     """
     longest = max(map(len, train.inputs))
     length = -(-longest // (stride * STRIDE)) * stride * STRIDE
@@ -154,7 +152,7 @@ def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], 
 def head_inputs(
     config: Config, network: Network, batch: Batch, rng: Array
 ) -> tuple[Features, dict[str, Any]]:
-    """Return a function that computes the head's inputs, and the variables of network and LSTM."""
+    """Return a function that computes the head's inputs, and the variables that it takes."""
     variables = dict(network.variables)
     params = {"network": variables.pop("params")}
     lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
@@ -199,7 +197,7 @@ def pad(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
 
 
 def windows_of(frames: Array) -> Array:
-    """Return the concatenated frames that each output of the head sees, (b, t // 4, 8 d).
+    """Concatenate the 8 frames that each of the head's outputs sees, (b, t // 4, 8 d).
 
     A linear map of the concatenated frames is a convolution with kernel 8 and stride 4. Each output
     also sees the 2 frames before and after its own 4 frames. Frames beyond either end are zero.
@@ -211,13 +209,13 @@ def windows_of(frames: Array) -> Array:
 
 
 def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a CTC task for each labelled set."""
+    """Return a phone recognition task for each set of phone labels."""
     minutes = config.probe.ctc_minutes
     return [recognition_task(minutes, *one) for one in labelled_sets(data, "ctc")]
 
 
 def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
-    """Return the frames of utterances, or samples if the feature is a network trained on labels."""
+    """Return each utterance's frames, or its samples for a network that is trained on labels."""
     if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
     return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
@@ -226,7 +224,7 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
 def recognition_task(
     minutes: Sequence[float], data: str, phones: Phones, parts: tuple[Recordings, ...]
 ) -> ProbeTask:
-    """Return a task that measures phone error rates after training on subsets of a labelled set."""
+    """Return a task that measures the phone error rate for each amount of training data."""
     for part in parts:
         aligned(part, phones)  # raises if labels do not fit
     most = 0 if 0 in minutes else max(minutes)
@@ -272,7 +270,7 @@ def recognition_task(
 
 
 def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]) -> Network:
-    """Return the network that computes the inputs of the head for a feature.
+    """Return the network between a feature and the head.
 
     Frames are only standardized. Networks trained on labels are trained together with the head.
     """
@@ -290,7 +288,7 @@ def network_of(context: ProbeContext, feature: str, inputs: Sequence[np.ndarray]
 
 
 def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
-    """Return the phone sequence of an alignment with one label every 10 ms, without silences.
+    """Return the phone sequence, without silences, of labels that are 10 ms apart.
 
     Equal neighbouring labels count as one phone, unless a silence separates them.
 
@@ -306,9 +304,9 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
 def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
     """Return utterance indices for each amount of training data, keyed by names such as "10 min".
 
-    Names contain the requested amount, because the actual length exceeds the amount by a part of
-    the last utterance, which depends on the seed. If the recordings are shorter than the amount,
-    the name contains the length of the recordings.
+    Names contain the requested amount. The actual length is larger by a part of the last utterance,
+    which depends on the seed. If the recordings are shorter than the amount, the name contains
+    their length.
     """
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found: dict[str, list[int]] = {}
@@ -326,7 +324,7 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
 def check_phones(
     parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
 ) -> None:
-    """Check that training and test sets have phones, and that subsets have two utterances."""
+    """Check that training and test sets have phones, and each training subset two utterances."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
             raise UserError(

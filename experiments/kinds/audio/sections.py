@@ -1,4 +1,4 @@
-"""Page sections for audio runs: the speaker map and a comparison with the paper's Table 1."""
+"""Report page sections for audio runs: the speaker map and the paper's Table 1."""
 
 import functools
 from typing import Any
@@ -48,7 +48,7 @@ SPEAKERS = (
 
 
 def paper_section(run: Run) -> Section | None:
-    """Compare the run's frame-wise probes with the paper's Table 1."""
+    """Compare a run's per-frame probe accuracies with the paper's Table 1."""
     import pandas as pd
 
     scores, tables = last_scores(run.scores), []
@@ -79,7 +79,7 @@ def paper_section(run: Run) -> Section | None:
 
 
 def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """Return features (n, h), speakers (n,) and speaker names, or None if none are recorded."""
+    """Read features (n, h), speakers (n,) and speaker names, or return None if no map exists."""
     path = run.workdir / "probes" / "speaker_map.npz"
     if not path.exists():
         return None
@@ -104,7 +104,7 @@ def speakers_section(run: Run) -> Section | None:
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
-    """Draw a t-SNE map of features colored by speaker, or return None if `flat_points` does."""
+    """Draw a t-SNE map colored by speaker, or return None for too few distinct or finite points."""
     from matplotlib import colormaps  # takes seconds, which would delay training
 
     from cpc.report.draw import add_legend, make_figure

@@ -30,7 +30,7 @@ MAX_RUNS = 40
 
 
 def contexts_of(model: Model) -> Features:
-    """Return a feature function that computes contexts and trains the whole network."""
+    """Return a function that computes contexts, through which the whole network is trained."""
 
     def contexts(params, extra, batch, rng, train):
         variables = {"params": params, **extra}
@@ -57,7 +57,7 @@ def train_supervised(
 
     Training starts from the variables `start`, or from a new initialization if `start` is None.
     Checkpoints are written to `folder`. Returns a function from recordings to log-probabilities
-    (frames, num_classes), and a description of the setting.
+    (frames, num_classes), and a text about the training.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     numbers, encoder = np.arange(len(recordings)), model.module.encoder
@@ -111,7 +111,7 @@ def draw_labelled(
 
 
 def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.ndarray]:
-    """Return the log-probabilities (frames, classes) of each recording."""
+    """Return each recording's log-probabilities (frames, classes)."""
     waveforms = [read_all(recordings, i) for i in range(len(recordings))]
     return embed_utterances(answer, waveforms, encoder.stride, ahead=encoder.frames_around[1])
 
@@ -119,7 +119,7 @@ def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.
 def accuracy_on(
     encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
 ) -> Callable[[Answer], float]:
-    """Return a function accuracy(answer) over the labelled frames of held-out recordings."""
+    """Return accuracy(answer), which scores predictions on labelled frames of `recordings`."""
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
         raise UserError(

@@ -47,16 +47,16 @@ NO_SILENCE, IN_GAME = "non-silence accuracy", "within-game accuracy"
 
 
 def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the non-silence metric, or an empty tuple if no label is silence."""
+    """Return the metric that excludes silence, or nothing if no label is silence."""
     is_phone = np.array([name not in SILENCES for name in names])
     rivals = np.broadcast_to(is_phone[:, None], (len(names), len(names)))
     return () if is_phone.all() else (Restricted("frame", NO_SILENCE, rivals),)
 
 
 def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
-    """Return the metrics that only compare the two voices of each game.
+    """Return the metrics that only choose between the two voices of a game.
 
-    Returns an empty tuple if no game has two voices among the speakers.
+    The tuple is empty if no game has two voices among the speakers.
 
     >>> [one.rivals.sum(1).tolist() for one in within_games(["a", "fillets-cs-m", "fillets-cs-v"])]
     [[0, 2, 2], [0, 2, 2]]
@@ -69,7 +69,7 @@ def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
 
 
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a frame-wise phone classification task for each labelled set."""
+    """Return a task that classifies each frame's phone, for each set of phone labels."""
     tasks = []
     for name, phones, (train, test) in labelled_sets(data, "phones"):
         labels = dict(zip(train.names, aligned(train, phones), strict=True))
@@ -89,7 +89,7 @@ def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of identifying speakers per frame and per utterance."""
+    """Return a task that identifies the speaker of each frame and of each utterance."""
     names = sorted(set(data.train.speakers))
     if len(names) < 2:
         problem = f"the recordings have one speaker ({', '.join(names)}), but a probe needs two"
@@ -121,9 +121,9 @@ def frame_task(
     num_classes: int,
     units: tuple[str | Restricted, ...],
 ) -> ProbeTask:
-    """Return a task that scores probes of features, and networks trained on the labels.
+    """Return a task that predicts frame labels by probes of features or by trained networks.
 
-    Each training and test utterance has one label every 10 ms.
+    `labels` has one label every 10 ms for each training and test utterance.
     """
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterable[Score]:
@@ -159,7 +159,7 @@ METHODS = {False: "within speaker", True: "across speakers"}
 
 
 def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return ABX tasks for the test utterances of each labelled set and for item files."""
+    """Return an ABX task for each labelled set's test utterances and for each item file."""
     lose = config.probe.lose_last_frame
     labelled = [] if data.items and not data.phones else labelled_sets(data, "abx", ("test",))
     tasks = [
@@ -177,7 +177,7 @@ def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 
 def items_of(part: Recordings, phones: Phones) -> list[Item]:
-    """Return the ABX items of labelled utterances, which are phones in their contexts."""
+    """Return the ABX items of utterances: each labelled phone in the context of its neighbors."""
     labels = dict(zip(part.names, aligned(part, phones), strict=True))
     speakers = dict(zip(part.names, part.speakers, strict=True))
     return list(make_items(labels, phones.names, speakers))
@@ -186,7 +186,7 @@ def items_of(part: Recordings, phones: Phones) -> list[Item]:
 def abx_task(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
 ) -> ProbeTask:
-    """Return the ABX task for items.
+    """Return a task that measures the ABX errors of `items`.
 
     Errors across speakers are included if two speakers share a phone.
     """
@@ -208,13 +208,13 @@ def abx_task(
 
 
 def comparisons(items: list[Item]) -> tuple[bool, ...]:
-    """Return the possible comparisons, False for within and True for across speakers."""
+    """Return the possible ABX comparisons: False for within and True for across speakers."""
     cells = {way: make_cells(items, [True] * len(items), across=way) for way in (False, True)}
     return tuple(way for way, own in cells.items() if any(True for _ in own))
 
 
 def file_of(name: str) -> str:
-    """Return the item file name of a labelled set.
+    """Return a labelled set's item file name.
 
     >>> file_of("festvox_ru"), file_of("dev-clean.item")
     ('festvox_ru.item', 'dev-clean.item')
@@ -229,7 +229,7 @@ def abx_scores(
     is_across: tuple[bool, ...],
     lose_last_frame: bool,
 ) -> list[Score]:
-    """Return the ABX errors of a feature.
+    """Return a feature's ABX errors.
 
     The list is empty for networks trained on labels, which have no frames.
     """
@@ -261,7 +261,7 @@ FIT_MINUTES = 10.0
 
 
 def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a phone boundary detection task for each labelled set."""
+    """Return a task that detects phone boundaries, for each set of phone labels."""
     return [boundary_task(*one) for one in labelled_sets(data, "boundaries")]
 
 
@@ -276,10 +276,9 @@ def boundaries_of(labels: np.ndarray) -> np.ndarray:
 
 
 def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> ProbeTask:
-    """Return a task that detects phone boundaries at peaks of a feature's change.
+    """Return a task that detects phone boundaries where a feature changes most.
 
-    Scores are F1 and R-value. Their chance level is the score of the same number of boundaries at
-    equal distances.
+    Scores are F1 and R-value. The chance level is the score of equally many equidistant boundaries.
     """
     parts = subset_minutes(sets[0], FIT_MINUTES, by_speaker=False), sets[1]
     true = [[boundaries_of(labels) for labels in aligned(part, phones)] for part in parts]
@@ -289,7 +288,7 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
         raise lacks("boundaries", f"no {which} utterance of {name} has two phones", "label more")
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-        if not features.values.by_utterance:  # networks trained on labels have no frames
+        if not features.values.by_utterance:
             return
         (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
         train, test = (

@@ -1,4 +1,4 @@
-"""The task "units", which scores k-means units by phone agreement, bitrate and ABX error."""
+"""The task "units", which scores k-means clusters by phone agreement, bitrate and ABX error."""
 
 import re
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ FIT_MINUTES = 20.0
 
 
 def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return a task that fits and scores units for each labelled set."""
+    """Return a task that fits and scores units, for each set of phone labels."""
     train = subset_minutes(data.train, FIT_MINUTES, by_speaker=False)
     sets = labelled_sets(data, "units", ("test",))
     return [unit_task(name, phones, train, test) for name, phones, (test,) in sets]
 
 
 def unit_task(data: str, phones: Phones, train: Recordings, test: Recordings) -> ProbeTask:
-    """Return a task that scores the units of a feature and the ABX errors of unit posteriors."""
+    """Return a task that scores a feature's units, and the ABX errors of unit posteriors."""
     labels, items = aligned(test, phones), items_of(test, phones)
     if len(np.setdiff1d(np.concatenate(labels), [-1])) < 2:
         problem = f"the test utterances of {data} have fewer than two phones"
@@ -42,7 +42,7 @@ def unit_task(data: str, phones: Phones, train: Recordings, test: Recordings) ->
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
         options, (by_utterance, stride) = context.config.probe, features.values
-        if not by_utterance:  # features fitted to the labels of a task have no frames
+        if not by_utterance:
             return
         frames = np.concatenate([read_rows(by_utterance[name]) for name in train.names])
         fitted = fit_units(frames, options.num_units, context.config.seed)

@@ -15,7 +15,7 @@ MAX_UTTERANCES = 1000
 
 
 def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
-    """Return the task of verifying from mean features whether two utterances share a speaker."""
+    """Return a task that decides from mean features whether two utterances share a speaker."""
     drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
     test = select(data.test, sorted(drawn.tolist()))
     if not 1 < len({*test.speakers}) < len(test):
@@ -27,7 +27,7 @@ def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         by_utterance = features.values.by_utterance
-        if not by_utterance:  # features fitted to the labels of a task have no frames
+        if not by_utterance:
             return []
         means = np.stack([read_rows(by_utterance[name]).mean(axis=0) for name in test.names])
         return [verification_score(means, test.speakers, data=data.name, features=features.name)]

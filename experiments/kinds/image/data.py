@@ -18,12 +18,12 @@ from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of, reject
 
-#: Locations of the images in a split, as names of base splits or files with ranges of rows.
+#: Locations of a split's images, as base splits or files with ranges of image numbers.
 Places: TypeAlias = list[tuple[str, range]]
 
 
 class ImageData(NamedTuple):
-    """Data of an experiment on images."""
+    """Training, probe and test images."""
 
     train: data.Images
     """Training images, whose labels are not used."""
@@ -34,11 +34,11 @@ class ImageData(NamedTuple):
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """Skipped images and the reasons."""
+        """Skipped images, each with the reason."""
         return skipped(self[:3])
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test images."""
+        """Return fingerprints of the training and test images."""
         return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
@@ -80,8 +80,8 @@ def tested_parts(config: Config) -> dict[str, str]:
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
     """Remove test groups from training and probe images, and other groups from test images.
 
-    If the test split is also used for training or probes, `data.test_fraction` of its groups are
-    drawn as test groups. Otherwise all of its groups are test groups.
+    Groups are folders (`data.group_level`). If the test split is also used for training or probes,
+    `data.test_fraction` of its groups are drawn as test groups. Otherwise all of them are.
     """
     options = config.data
     if not options.group_level:
@@ -105,7 +105,7 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
-    """Check that the test split does not overlap the training and probe splits."""
+    """Check that training and probe splits share no image with the test split."""
     options = config.data
     for key in tested_parts(config).values():
         if share_rows(locate(options[key]), locate(options.test_split)):
@@ -129,7 +129,7 @@ def share_rows(some: Places, others: Places) -> bool:
 def make_reader(
     config: Config, log: Callable[[str], object]
 ) -> tuple[Callable[[str], data.Images], Callable[[str], Places]]:
-    """Return functions that read the images of a split and that locate them.
+    """Return two functions of a split's name, which read and locate its images.
 
     A split may be a part of a base split, such as "train[:50000]".
     """
@@ -163,7 +163,7 @@ def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
 
 
 def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, range]:
-    """Parse a split or a part such as "train[90%:]" into the split name and a range of rows."""
+    """Parse a split or a part such as "train[90%:]" into a split name and image numbers."""
     match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
     if not match or match[1] not in splits:
         choices = f"{' or '.join(splits)}, or a part such as train[:50000] or train[90%:]"
@@ -179,23 +179,23 @@ def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, rang
 
 
 def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
-    """Return the skipped images of all splits and the reasons."""
+    """Return skipped images in all splits, each with the reason."""
     return list(dict(entry for part in parts for entry in part.skipped).items())
 
 
 def fingerprint(part: data.Images) -> Fingerprint:
-    """Return a fingerprint of all labels and of the pixels of up to 16 images."""
+    """Return a fingerprint of all labels and of up to 16 images."""
     some = np.linspace(0, len(part) - 1, min(16, len(part))).astype(int)
     return Fingerprint(len(part), part.labels.tobytes(), part.pixels[some].tobytes())
 
 
 def side_of(config: Config) -> int:
-    """Return the side in pixels of the image that is cut into patches."""
+    """Return the height and width, in pixels, of an image that is cut into patches."""
     return config.augment.crop or config.data.size
 
 
 def grid_of(config: Config) -> tuple[int, int]:
-    """Return the number of rows and columns of patches in an image."""
+    """Return the numbers of patch rows and patch columns in an image."""
     side = side_of(config)
     return patch_grid((side, side), config.model.patch, config.model.stride)
 

@@ -55,7 +55,7 @@ def embed_files(
 
 
 def read_config(pretrained: models.Pretrained) -> Config:
-    """Return the config of a model, which determines how images are cut into patches."""
+    """Return a model's config, by which images are cut into patches."""
     recorded = pretrained.about.get("config")
     if not isinstance(recorded, Mapping):
         raise UserError("the model has no config for cutting images: export the model again")

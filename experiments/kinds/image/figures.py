@@ -11,12 +11,12 @@ from cpc.report.draw import GREEN, INK, RED
 
 MAX_ROWS, MAX_COLUMNS = 10, 12
 AUGMENTED_IMAGES = 4
-#: Width of a figure in inches.
+#: Figure width in inches.
 WIDTH = 9.6
 
 
 def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw test images next to their nearest labeled images, framed in green or red by class."""
+    """Draw test images and nearest labeled images, framed in green if classes agree, else red."""
     queries = arrays["queries"][:MAX_ROWS, None]
     neighbours = arrays["neighbours"][:MAX_ROWS, :MAX_COLUMNS]
     labels = arrays["query_labels"][:MAX_ROWS]
@@ -37,7 +37,7 @@ def neighbors_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 
 
 def units_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the patches that excite units most, strongest first, as in the paper's Figure 5."""
+    """Draw each z unit's most exciting patches, strongest first, as in the paper's Figure 5."""
     patches = arrays["patches"][:MAX_ROWS, :MAX_COLUMNS]
     figure, axes = make_tile_figure(*patches.shape[:2], shape=patches.shape[2:4])
     draw_tiles(axes, patches, names=[f"unit {number}" for number in arrays["units"]])
@@ -56,7 +56,7 @@ def augmented_figure(arrays: Mapping[str, np.ndarray]) -> Figure:
 def make_tile_figure(
     rows: int, columns: float, *, shape: tuple[int, int], pitch: float = 1.0, largest: float = 1.1
 ) -> tuple[Figure, Axes]:
-    """Make a figure for rows of tiles that have width 1 and names on the left.
+    """Make a figure for rows of tiles, which are small images of width 1, with names on the left.
 
     `shape` is the height and width of a tile, `pitch` is the distance between rows in tile heights,
     and `largest` is the maximum width of a tile in inches.

@@ -33,7 +33,7 @@ PROBES = Probes(
 
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:
-    """Build the problem of a plan, with its model, batches and held-out data."""
+    """Combine a validated config (`plan`) with its model, batches and held-out data."""
     config, held_out, batch_size = plan.config, None, plan.config.data.batch_size
     processes = {"process": jax.process_index(), "num_processes": jax.process_count()}
     draw = functools.partial(make_image_batches, batch_size=batch_size, **processes)
@@ -56,7 +56,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
-    """Return the predicted offsets.
+    """Return the offsets, in patches, from a context c to its predicted latents.
 
     By default, the first offset is the smallest one whose patches share no pixels with c.
     """
@@ -68,7 +68,7 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config and return the geometry of its latents and predictions."""
+    """Validate a config and return its geometry: the numbers of latents and predictions."""
     check_shared(config)
     reject(config,
         (side_of(config) > config.data.size, "augment.crop data.size",
@@ -123,7 +123,7 @@ def build_encoder(
 
 
 def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs and positions of each branch.
+    """Return outputs and positions for each branch, which predicts in one direction.
 
     Images with the same label form a group. Each unlabeled image is a group by itself.
     """

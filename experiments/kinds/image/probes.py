@@ -1,6 +1,6 @@
 """Probes that classify images from z, c, an untrained network or pixels, also with few labels.
 
-The whole network can also be trained on the classes, as in the fine-tuning experiments of CPC v2.
+The whole network can also be trained on the classes, as in CPC v2's fine-tuning experiments.
 """
 
 import functools
@@ -48,7 +48,7 @@ def train_classifier(
     If `start` is given, these variables are fine-tuned with layer-wise decay of the learning rate.
     If `stop_by` is given, these images are used for early stopping before `probe.num_epochs`.
     Checkpoints are written to `folder`. Returns a function from pixels to predicted classes, and a
-    description of the training.
+    text about the training.
     """
     options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -85,7 +85,7 @@ def train_classifier(
 
 
 def pool(grid: jax.Array, regions: int) -> jax.Array:
-    """Average a grid (b, i, j, d) over regions x regions parts, and concatenate means (b, f)."""
+    """Divide a grid (b, i, j, d) into regions x regions parts, and join their means (b, f)."""
     parts = [
         part.mean((1, 2))
         for rows in jnp.array_split(grid, regions, axis=1)
@@ -94,7 +94,7 @@ def pool(grid: jax.Array, regions: int) -> jax.Array:
     return jnp.concatenate(parts, -1)
 
 
-#: Largest l2 of lbfgs, used if classes have a single label, which leaves no validation data.
+#: l2 of lbfgs if each class has a single label, which leaves no validation data.
 MAX_L2 = 1.0
 
 
@@ -133,7 +133,7 @@ def check_data(config: Config, data: ImageData) -> None:
 
 
 def labelled_images(images: Images, most: int, seed: int) -> Images:
-    """Return at most `most` random labelled images, or all of them if `most` is 0."""
+    """Return at most `most` random labelled images. If `most` is 0, return all of them."""
     rows = np.flatnonzero(images.labels >= 0)
     if most and most < len(rows):
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
@@ -143,7 +143,7 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
 def make_features(
     config: Config, model: Model, variables: Any, *parts: Images
 ) -> Callable[[str], tuple[np.ndarray, ...]]:
-    """Return a cached function from a feature name to pooled features (n, f) of each part."""
+    """Return a cached function from a feature name to pooled features (n, f) per set of images."""
     rng = jax.random.key(config.seed + 1)
 
     @functools.cache
@@ -170,7 +170,7 @@ def make_features(
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield each feature, which is computed on demand, with the labelled probe and test images."""
+    """Yield each feature as labelled probe and test images, and a function that embeds them."""
     config, data = context.config, context.data
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
@@ -180,7 +180,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the scores of a linear probe or of nearest neighbours on a feature."""
+    """Yield a feature's classification score by a linear probe or by nearest neighbours."""
     options, (labelled, test, make) = context.config.probe, features.values
     (train, held_out), num_classes = make(), len(test.class_names)
     if method == "linear":
@@ -198,7 +198,7 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
 
 
 def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the score of the run's network after supervised training from random weights."""
+    """Train the run's network on labels, from random weights, and yield its score."""
     config, (labelled, test, _) = context.config, features.values
     held_out = hold_out(range(len(labelled)), config.seed)
     parts = np.setdiff1d(np.arange(len(labelled)), held_out), held_out
@@ -215,9 +215,9 @@ def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[S
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Callable[[Any], np.ndarray], str]:
-    """Return a function from features to scores (n, classes), and a description of the fit.
+    """Return a function from features to scores (n, classes), and a text about the fit.
 
-    With one label per class, lbfgs has no data to validate l2 and uses the largest value.
+    If each class has a single label, lbfgs uses `MAX_L2`, because it cannot validate l2.
     """
     if solver == "sgd":  # the paper: 85,000 updates of 2048 images
         updates = evaluate.Updates(
@@ -234,7 +234,7 @@ def fit_linear(
 
 
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracy of a frozen feature or fine-tuned network for each fraction of labels."""
+    """Yield accuracies of a frozen feature or fine-tuned network, one per fraction of labels."""
     config, (labelled, test, make) = context.config, features.values
     options, unconverged = config.probe, []
     # The paper uses 85,000 updates only with all labels.
@@ -288,6 +288,6 @@ TASKS = {
 
 
 def probe_tasks(config: Config, data: ImageData) -> list[ProbeTask]:
-    """Check that images have the labels that probes need, and return the tasks in `probe.tasks`."""
+    """Return the tasks in `probe.tasks`, after checking that images have the required labels."""
     check_data(config, data)
     return [task for name, task in TASKS.items() if name in config.probe.tasks]

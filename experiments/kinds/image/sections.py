@@ -1,4 +1,4 @@
-"""Page sections for image runs: neighbors, units, augmentation and the paper's results."""
+"""Report page sections for image runs: neighbors, units, augmentation, the paper's results."""
 
 import functools
 import pathlib
@@ -119,7 +119,7 @@ CAPTIONS = {
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return a section with the paper's probes of ImageNet and a note on comparability."""
+    """Return a section with the paper's ImageNet probes and a note on comparing runs with them."""
     if not len(run.scores):
         return None
     note = (
@@ -131,7 +131,7 @@ def paper_section(run: Run) -> Section | None:
 
 
 def images_section(run: Run) -> Section:
-    """Return a section with the recorded figures, and a list of missing figures."""
+    """Return a section with recorded figures and the names of missing ones."""
     from experiments.kinds.image.figures import DRAW  # slow: it imports matplotlib
 
     figures, problems, absent = [], [], []
@@ -155,7 +155,7 @@ def images_section(run: Run) -> Section:
 
 
 def imagenet_table() -> Table:
-    """Return a table of the paper's linear probes of ImageNet."""
+    """Return a table of the paper's linear probes on ImageNet."""
     import pandas as pd
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])

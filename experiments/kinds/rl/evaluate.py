@@ -1,4 +1,4 @@
-"""Evaluation of an agent by its return, its contrastive bound and probes of its memory."""
+"""Evaluation of an agent by its return, its bound log N - L and probes of its memory."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -32,17 +32,17 @@ TRACKER = Tracker(True, steps.STRICT.name)
 
 
 class Watched(NamedTuple):
-    """A rollout (t, b) of an agent, with features and the sums of the bound."""
+    """An agent's rollout (t, b), with features and the loss sums of the bound."""
 
     rollout: rl.Rollout
     features: dict[str, Any]
     """Features (t, b, width) by name: c, z, and c of the untrained agent."""
     sums: OffsetSums
-    """Loss sums under the strict rule, from which the bound is computed."""
+    """Loss sums by prediction offset under the strict negative sampling rule."""
 
 
 def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
-    """Return a function watch(params, seed) that lets the agent act, for use in jit and vmap."""
+    """Return watch(params, seed), which records a rollout of the agent, for use in jit and vmap."""
     agent = task.agent
 
     def watch(params, seed):
@@ -65,12 +65,12 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
 
 
 def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
-    """Return records with the mean return of complete episodes and with the bound."""
+    """Return the records of an evaluation: complete episodes' mean return, and log N - L."""
     rollout = watched.rollout
     is_last = np.asarray(rollout.is_last)
     ended = np.cumsum(is_last, axis=0) - is_last
-    # Episode 0 began before the rollout. All environments contribute the same number of episodes.
-    # Otherwise short episodes would be overrepresented.
+    # Episode 0 began before the rollout. All environments contribute equally many episodes, as
+    # otherwise short ones would be overrepresented.
     whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
     records: list[dict[str, Any]] = []
     if whole.any():
@@ -86,9 +86,10 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 
 
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
-    """Yield scores and log-probabilities (t, b, classes) of linear probes on each feature.
+    """Yield each linear probe's score and log-probabilities (t, b, classes), by fact and feature.
 
-    Probes are fitted on half of the environments and tested on the other half.
+    Facts are hidden from the agent. Probes are fitted on half of the environments and tested on the
+    other half.
     """
     for name, values in watched.rollout.facts.items():
         values = np.asarray(values)

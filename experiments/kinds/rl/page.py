@@ -1,4 +1,4 @@
-"""Page sections for agents: returns, an episode and the exact information about the ball."""
+"""Report page sections for agents: returns, an episode, and information about the hidden ball."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
 
 def agent_section(run: Run) -> Section:
-    """Return a section with the returns of the agent, an episode and the exact information."""
+    """Return a section with the agent's returns, an episode and the information about the ball."""
     config, name = run.config, run.config.get("environment", {}).get("name", "")
     weight = config.get("cpc", {}).get("weight", 0)
     lead = f"{config.get('policy', {}).get('name')} on {name}, CPC at weight {weight:g}."
@@ -44,7 +44,7 @@ BALL = (
 
 
 def ball_tables(run: Run, name: str) -> list[Table]:
-    """Return a table of the exact information between past and future of the hidden ball."""
+    """Return a table of the exact mutual information between the hidden ball's past and future."""
     kind, _, variant = name.partition(":")
     offsets = [int(k) for k in sorted(run.offsets.offset.unique()) if k < ROWS]
     if kind != "hidden_ball" or not offsets:
@@ -66,7 +66,7 @@ def returns_figure(run: Run) -> Any:
 
 
 def episode_figure(workdir: Path, name: str) -> Any:
-    """Draw the ball and the belief about it by step, or return None for other environments."""
+    """Draw the ball and the belief about it by step, or return None if no ball is recorded."""
     path = workdir / "episode.npz"
     if not name.startswith("hidden_ball") or not path.exists():
         return None

@@ -41,7 +41,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> None:
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:
-    """Return functions that train an agent, evaluate the agent and write its page."""
+    """Return functions that train and evaluate an agent and write its report page."""
     task = step.make_task(config)
     watch = jax.jit(evaluate.watcher(config, task))
 
@@ -93,8 +93,8 @@ def train(
 def make_summary(
     config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Return a function that converts metric sums over some steps into a record."""
-    # The first steps of episodes are never positives, so log N - L is an estimate and not a bound.
+    """Return a function that converts metric sums over some steps into a log record."""
+    # First steps of episodes are never positives, so log N - L is an estimate, not a bound.
     tracker = Tracker(False, config.cpc.rule)
     per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
@@ -116,7 +116,7 @@ def make_summary(
 
 
 def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState) -> None:
-    """Write the scores of probes of the memory, and an episode for the page."""
+    """Write the scores of memory probes, and an episode for the report page."""
     if not config.evaluate.num_steps:
         return
     watched = jax.device_get(watch(state.params, config.seed))

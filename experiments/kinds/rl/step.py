@@ -1,8 +1,8 @@
-"""Training steps of an agent, with the loss of the policy and the loss of CPC.
+"""Training steps of an agent, with the policy loss and the CPC loss.
 
-A launch collects a rollout with the current parameters, and then makes one step of A2C or several
-steps of PPO. The state includes the environments and memories, so that launches can be resumed and
-vmapped over seeds.
+A launch, one jitted call, collects a rollout with the current parameters, and then makes
+one A2C step or several PPO steps. The state includes environments and memories, so that launches
+can be resumed and vmapped over seeds.
 """
 
 import functools
@@ -32,12 +32,12 @@ STRICT = Rule(
     independent=True,
     aligned=True,
 )
-#: Number of environments by which the targets of the control experiment are shifted.
+#: Number of environments by which the control experiment's targets are shifted.
 SHIFT = 1
 
 
 class Task(NamedTuple):
-    """Agent, environments and training functions of a config."""
+    """An agent with its environments and training functions."""
 
     many: Callable[[int], rl.Environment]
     """Function many(num) that returns a vectorized environment."""
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Check that the keys of a config are consistent."""
+    """Check that a config's keys are consistent."""
     policy, cpc, num = config.policy, config.cpc, config.environment.num
     minibatch, predicted = num // policy.minibatches, cpc.num_environments
     is_alone = 1 in (minibatch, predicted) and cpc.rule != "own_sequence"
@@ -96,7 +96,7 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
 
 
 def make_task(config: Config) -> Task:
-    """Return the agent, environments and training functions of a config."""
+    """Build a config's agent, environments and training functions."""
     check(config)
     policy, num = config.policy, config.environment.num
     environment = rl.make_environment(config.environment.name)
@@ -216,7 +216,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 def predict(
     config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
-    """Return the CPC loss averaged over offsets, and the loss sums for each offset."""
+    """Return the mean CPC loss over offsets, and each offset's loss sums."""
     cpc = config.cpc
     predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
     outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))
@@ -229,9 +229,9 @@ def predict(
 
 
 def positions(steps: rl.Rollout) -> Position:
-    """Return the positions (b, t) of the steps of a rollout (t, b).
+    """Return positions (b, t) for a rollout's steps (t, b).
 
-    Sequences are episodes. The group is the number of steps since the start of the episode.
+    Sequences are episodes. A step's group is the number of steps since its episode started.
     """
     episode = jnp.cumsum(steps.is_first.T, axis=1)
     b, t = episode.shape

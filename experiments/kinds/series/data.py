@@ -19,14 +19,14 @@ from experiments.training.checks import data_root, group_files, name_of
 
 
 class Part(NamedTuple):
-    """Training or test data, which consist of pieces of sequences."""
+    """Training or test data: pieces of sequences, which are ranges of steps."""
 
     sequences: series.Sequences
     pieces: tuple[tuple[int, int, int], ...]
     """(file, first step, number of steps) of each piece."""
 
     def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
-        """Return `length` steps, or all steps, of a piece as float32 (length, channels)."""
+        """Return `length` steps of a piece, by default all, as float32 (length, channels)."""
         file, first, steps = self.pieces[number]
         stop = first + steps if length is None else first + start + length
         return self.sequences.read(file, first + start, stop)
@@ -40,9 +40,9 @@ def split(
 ) -> tuple[Part, Part]:
     """Split sequences into training and test data that share no group.
 
-    Groups are drawn at random, unless lists of sequences are given. By default each sequence is a
-    group. A single sequence is split into its beginning and its end, which are both scaled by
-    statistics of the beginning. Copies are moved to `skipped`.
+    Groups are drawn at random, unless `listed` selects sequences. By default each
+    sequence is a group. A single sequence is split into its beginning and its end. Both are scaled
+    by the beginning's statistics. Copies are moved to `skipped`.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))
@@ -81,7 +81,7 @@ def split(
 def leave_out_copies(
     sequences: series.Sequences, chosen: Sequence[int]
 ) -> tuple[series.Sequences, list[int]]:
-    """Move copies among the chosen sequences to `skipped`, and return the remaining choice.
+    """Move copies among the chosen sequences to `skipped`, and return the sequences to keep.
 
     Among sequences with equal values, one with step labels is preferred.
     """
@@ -99,7 +99,7 @@ def leave_out_copies(
 def read_lists(
     config: Config, sequences: series.Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:
-    """Return the sequences in `data.train_list` and `data.test_list`, or None without lists.
+    """Return the sequences in `data.train_list` and `data.test_list`, or None if neither is set.
 
     Each line is a file path relative to data.path, a file name or a folder of files.
     """
@@ -139,7 +139,7 @@ def without_ending(name: str) -> str:
 
 
 class SeriesData(NamedTuple):
-    """Data of an experiment on series."""
+    """Sequences of steps, with their labels and groups."""
 
     train: Part
     test: Part
@@ -155,11 +155,11 @@ class SeriesData(NamedTuple):
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """Skipped files and the reasons."""
+        """Skipped files, each with the reason."""
         return self.train.sequences.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints of piece ranges, file names and file contents."""
+        """Return fingerprints of training and test data: ranges, file names and file contents."""
         sequences, found = self.train.sequences, {}
         content = b"".join(one or b"" for one in sequences.contents)
         for name, part in (("train", self.train), ("test", self.test)):
@@ -221,7 +221,7 @@ def describe_data(config: Config, sequences: series.Sequences, data: SeriesData)
 
 
 def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
-    """Return the label of each file, or "" for files without a label."""
+    """Return each file's label, which is "" for files without one."""
     options = config.data
     if options.source == "ar1" or options.file_label == "none":
         return np.full(len(names), "")
@@ -256,7 +256,7 @@ def make_windows(
     A batch has this process's rows of the global batch. Its arrays are x, float32 (b, window_steps,
     channels), and the int32 arrays (b,) sequence (row of the global batch), utterance (file), start
     (step in the file) and sample (position in a concatenation of all files, each padded to at least
-    a window). If some pieces are shorter than a window, they are padded with zeros, and the batch
+    a window). Pieces shorter than a window are padded with zeros. If there are any, the batch
     also has num_samples.
     """
     files, firsts, lengths = np.array(part.pieces).T
@@ -315,7 +315,7 @@ def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
 
 
 def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
-    """Return the label at the middle of each encoder frame, with the first frame at `start`.
+    """Return the label at each encoder frame's middle step, if the first frame is at `start`.
 
     >>> labels_of_frames(np.array([0, 0, 1, 1, 2, 2]), 2, 2, 2).tolist()
     [1, 2]

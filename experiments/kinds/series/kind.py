@@ -62,7 +62,7 @@ def build_encoder(config: Config) -> ConvEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config and return the geometry of its latents and predictions."""
+    """Validate a config and return its geometry: the numbers of latents and predictions."""
     check_shared(config)
     check_probes(config)
     check_signals(config)
@@ -81,8 +81,8 @@ def geometry(config: Config) -> Geometry:
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
     """Return the negative sampling rule for `negatives.rule=auto`, and the reason for it.
 
-    With few groups, a network could minimize the loss by memorizing the groups. In this case, all
-    negatives come from the sequence of the positive.
+    If there are few groups, a network could minimize the loss by memorizing them. All negatives
+    then come from the positive's own sequence.
     """
     options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
     if config.data.source == "ar1":
@@ -97,7 +97,7 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
 
 
 def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
-    """Replace the rule "auto" of a plan by a chosen rule, and print the choice."""
+    """Replace the negative sampling rule "auto" by a chosen rule, and print it."""
     config, rule = plan.config, "batch"  # the plan interprets auto as batch
     if config.negatives.rule == "auto":
         rule, reason = choose_rule(config, data)
@@ -108,7 +108,7 @@ def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
 
 
 def make_problem(plan: Plan, data: SeriesData) -> Problem:
-    """Build the problem of a plan, with its model, batches and held-out data."""
+    """Combine a validated config (`plan`) with its model, batches and held-out data."""
     plan, config, options = resolve_rule(plan, data), plan.config, plan.config.data
     draw = functools.partial(make_windows, **subset(options, "window_steps", "batch_size"))
     encoder, held_out = build_encoder(config), None
@@ -119,7 +119,7 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
 
     def split_branches(outputs, batch):
         _, groups = np.unique(data.groups, return_inverse=True)
-        # The group of a file replaces a missing label.
+        # A file's group replaces a missing label.
         files = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
         group = jnp.asarray(files, jnp.int32)[batch["utterance"]]
         time, mask = jnp.arange(outputs.z.shape[1])[None], None
@@ -161,7 +161,7 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
 
 
 def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
-    """For source ar1, write the exact information at offsets whose latents share no step."""
+    """Write the exact mutual information of source ar1, for offsets whose latents share no step."""
     options = config.data
     if options.source != "ar1":
         return
@@ -174,7 +174,7 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape and rate of the model input, and the settings for reading files."""
+    """Return the model input's shape and rate, and the settings for reading files."""
     return {
         "kind": "series",
         "shape": [config.data.window_steps, config.data.channels],

@@ -49,7 +49,7 @@ def label_task(task: str, config: Config, data: SeriesData) -> ProbeTask:
 
 
 def check_groups(task: str, data: SeriesData) -> None:
-    """Check that at least two groups and two labels remain when any fold is left out."""
+    """Check that at least two groups and two labels remain if any one fold is held out."""
     counts: Any = Counter()
     for part in (data.train, data.test):
         for piece in part.pieces:
@@ -80,7 +80,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the accuracies of probes that predict step or file labels from one feature."""
+    """Yield accuracies of probes that predict step or file labels from one feature."""
     options, data, (train, test) = context.config.probe, context.data, features.values
     name, parts = features.name, (data.train, data.test)
     labels = [labels_of(task, data, part, context.model.module.encoder.stride) for part in parts]
@@ -124,8 +124,8 @@ def leave_one_out_scores(
 ) -> Iterator[Score]:
     """Yield the mean accuracy over groups, each tested by a probe fitted on all other groups.
 
-    The interval is over groups. If there are more than `MAX_FOLDS` groups, several groups are left
-    out together.
+    The confidence interval resamples groups. If there are more than `MAX_FOLDS` groups, several are
+    left out together.
     """
     labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
     own, methods = np.array(groups, object), {}
@@ -165,7 +165,7 @@ def cut_folds(groups: Sequence[str]) -> list[list[str]]:
 
 
 def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
-    """Return the number of steps or files in a part for each label."""
+    """Count each label's steps or files in training or test data."""
     if task == "steps":
         counts = [count_labels(own, data.step_names) for own in labels_of(task, data, part, 1)]
         return np.sum(counts, axis=0)
@@ -173,7 +173,7 @@ def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
 
 
 def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:
-    """Return frame labels for each piece, with -1 for frames without a label."""
+    """Return each piece's frame labels, with -1 for unlabelled frames."""
     labels = []
     for file, first, steps in part.pieces:
         num_frames = max(1, steps // stride)
@@ -187,12 +187,12 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
 def make_features(
     config: Config, model: Model, variables: Any
 ) -> Callable[[str, Part], list[np.ndarray]]:
-    """Return a function features(name, part) that returns the features of each piece."""
+    """Return features(name, part), a function that computes each piece's features."""
     window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
     untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
     stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
 
-    def raw(x):  # concatenates the steps of a frame
+    def raw(x):  # concatenates each frame's steps
         return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
 
     def features(name, part):

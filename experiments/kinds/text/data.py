@@ -18,12 +18,12 @@ from experiments.training.checks import data_root, name_of
 
 #: Sentences per document of the grammar.
 GRAMMAR_SENTENCES = 50
-#: Snippet sources by probe. Labels are sources or, with a single source, signs of ratings.
+#: Sources of labelled sentences by probe. Labels are sources or, for a single source, rating signs.
 LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies", "newspaper")}
 
 
 class TextData(NamedTuple):
-    """Data of an experiment on text."""
+    """Training and test text, and labeled sentences for probes."""
 
     train: data.Corpus
     test: data.Corpus
@@ -39,7 +39,7 @@ class TextData(NamedTuple):
         return (*self.train.skipped, *self.unused)
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test sentences."""
+        """Return fingerprints of the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -91,7 +91,7 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
-    """Read or generate the packed text of a config."""
+    """Read or generate a config's text as packed word ids."""
     options = config.data
     if options.source == "grammar":
         return make_grammar(
@@ -109,7 +109,7 @@ def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
 def read_tasks(
     config: Config, log: Callable[[str], object]
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Return at most `probe.max_sentences` random sentences and their labels for each probe.
+    """Return at most `probe.max_sentences` random sentences for each probe, with their labels.
 
     Sentences about movies or products are labeled by the sign of their rating. Neutral sentences
     are omitted.
@@ -143,7 +143,7 @@ def make_runs(
     least two, is one run. A batch has this process's rows of the global batch. Its arrays are x,
     int32 word ids (b, run_sentences, max_words) padded with -1, and the int32 arrays (b,) sequence
     (row of the global batch), utterance (document) and sample (position of the first sentence among
-    all). The first `document_fraction` of the rows come from one document.
+    all). One document provides the first `document_fraction` of the rows.
     """
     lengths = np.diff(corpus.document_starts)
     documents = np.flatnonzero(lengths > 1)
@@ -180,9 +180,9 @@ def make_runs(
 def cut_runs(
     corpus: data.Corpus, *, run_sentences: int, max_words: int, most: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most `most` disjoint runs in random order, as in `make_runs`, and their documents.
+    """Return at most `most` disjoint runs of sentences in random order, and their documents.
 
-    Documents are divided into runs from their beginning.
+    Runs are as in `make_runs`. Documents are divided from their beginning.
     """
     counts = -(-np.diff(corpus.document_starts) // run_sentences)
     document = np.repeat(np.arange(len(counts)), counts)
@@ -198,7 +198,7 @@ def cut_runs(
 def read_sentences(
     corpus: data.Corpus, start: np.ndarray, stop: np.ndarray, num_sentences: int, max_words: int
 ) -> np.ndarray:
-    """Return word ids (b, num_sentences, max_words) of sentences start to stop, padded with -1."""
+    """Read sentences start to stop as word ids (b, num_sentences, max_words), padded with -1."""
     sentence = start[:, None] + np.arange(num_sentences)
     mask = sentence < stop[:, None]
     sentence = np.where(mask, sentence, start[:, None])

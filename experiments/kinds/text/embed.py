@@ -41,7 +41,7 @@ def embed_files(
 def read_file(
     path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
 ) -> list[np.ndarray]:
-    """Return the word ids of each sentence in a file that has the form of the training files."""
+    """Return each sentence's word ids, for a file that is formatted like the training files."""
     sentences: list[list[str]] = [[]]
     for chunk in read_chunks(path):
         for word in data.tokenize(chunk, form, lowercase=lowercase):

@@ -46,7 +46,7 @@ def build_encoder(config: Config) -> SentenceEncoder:
 
 
 def geometry(config: Config) -> Geometry:
-    """Validate a config and return the geometry of its latents and predictions."""
+    """Validate a config and return its geometry: the numbers of latents and predictions."""
     check_probes(config)
     is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
     reject(config,
@@ -65,7 +65,7 @@ def geometry(config: Config) -> Geometry:
 
 
 def make_problem(plan: Plan, text: TextData) -> Problem:
-    """Build the problem of a plan, with its model, batches and held-out data."""
+    """Combine a validated config (`plan`) with its model, batches and held-out data."""
     config, held_out, options = plan.config, None, plan.config.data
     sizes = subset(options, "run_sentences", "max_words", "batch_size")
     draw = functools.partial(make_runs, **sizes)
@@ -87,9 +87,9 @@ def make_problem(plan: Plan, text: TextData) -> Problem:
 
 
 def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
-    """Return the outputs, positions and mask of each branch.
+    """Return outputs, positions and mask for each branch, which predicts in one direction.
 
-    The mask selects sentences with words. The branch "previous" reverses the sentences of a run, so
+    The mask selects sentences with words. The branch "previous" reverses each run's sentences, so
     its positions are negative.
     """
     mask = (batch["x"] >= 0).any(-1)
@@ -117,7 +117,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """Return the shape of the model input, the form of its text, and words by id."""
+    """Return the model input's shape, the format of its text, and words by id."""
     options = config.data
     shape = [options.run_sentences, options.max_words]
     found = {"kind": "text", "shape": shape, "lowercase": options.lowercase}

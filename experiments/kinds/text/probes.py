@@ -25,7 +25,7 @@ from experiments.command.config import Config, subset
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names, lacks
 
-#: Number of lines from which the width is inferred if there is no header.
+#: Number of lines from which the vector width is inferred if a file has no header.
 NUM_FIRST_LINES = 100
 MAX_LINE_BYTES = 1 << 20
 
@@ -45,9 +45,9 @@ class Vectors(NamedTuple):
 def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
     """Read word vectors from a file in which each line is a word followed by numbers.
 
-    Fields are separated by spaces or tabs. Two integers on the first line are word2vec's header,
-    which is the number of words and the width. Without a header, the width is the most frequent
-    width of the first lines. Words may contain spaces, as in GloVe.
+    Fields are separated by spaces or tabs. Two integers on the first line are word2vec's header:
+    the number of words and the vector width. If there is no header, the most frequent width in the
+    first lines is used. Words may contain spaces, as in GloVe.
     """
     index, rows, new = index_of(vocabulary), {}, {}
     try:
@@ -110,7 +110,7 @@ def is_number(text: bytes) -> bool:
 
 
 def parse_line(line: bytes, width: int, has_header: bool) -> tuple[str, np.ndarray]:
-    """Return the word and vector of a line.
+    """Return a line's word and vector.
 
     Raises a ValueError whose message continues a sentence such as "line 3 ...". A word that ends
     with a number is an error, unless the number is an integer and the file has a header.
@@ -148,7 +148,7 @@ TASKS: dict[str, Callable[[Config, TextData], Any]] = {
 
 
 def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Check the word vectors and the test text, and return the tasks in `probe.tasks`."""
+    """Return the tasks in `probe.tasks`, after checking word vectors and test text."""
     if config.probe.word_vectors:
         vectors_of(config, text)
     return [ProbeTask(task, TASKS[task](config, text)) for task in config.probe.tasks]
@@ -161,7 +161,7 @@ def vectors_of(config: Config, text: TextData) -> Vectors:
 
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
-    """Yield functions that compute each feature of sentences, also for words with word vectors."""
+    """Yield each feature as a function of sentences that also knows words with word vectors."""
     config, text = context.config, context.data
     widen_once = functools.cache(lambda: widen(config, text, context.model, context.variables))
 
@@ -175,7 +175,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
 
 
 def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
-    """Yield the cross-validated accuracy of logistic regression on a feature."""
+    """Yield a feature's cross-validated accuracy by logistic regression."""
     (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
     is_bag = features.name == "bag"  # its vocabulary comes from the labeled sentences
     x = own_bag(sentences) if is_bag else features.values(sentences)
@@ -192,7 +192,7 @@ def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> I
 def make_score(
     task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
 ) -> Score:
-    """Return a score with an interval over items, which are sentences or runs."""
+    """Return a score whose confidence interval resamples sentences or runs."""
     low, high = evaluate.bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     method = "logistic" if task in LABELLED else "score"
     return Score(
@@ -203,7 +203,7 @@ def make_score(
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
-    """Return bags of words for sentences, limited to words in at least two sentences."""
+    """Return bags of words, limited to words that at least two sentences contain."""
     tokens = [[word for word in data.tokenize(one) if word[0].isalnum()] for one in sentences]
     counts = Counter(itertools.chain.from_iterable(map(set, tokens)))
     kept = sorted(word for word, count in counts.items() if count > 1)
@@ -215,7 +215,7 @@ def own_bag(sentences: tuple[str, ...]) -> Any:
 def make_features(
     config: Config, text: TextData, model: Model, variables: Any, name: str
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from isolated sentences (n, w) to features (n, width)."""
+    """Return a function from sentences without context (n, w) to features (n, width)."""
     if name == "mean":
         table = np.asarray(variables["params"]["encoder"]["embedding"])
         return functools.partial(mean_of_words, table=table)
@@ -236,7 +236,7 @@ def make_features(
 
 
 def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return the mean word vector of each sentence, or zeros for sentences without words.
+    """Return each sentence's mean word vector, which is zero for a sentence without words.
 
     >>> mean_of_words(np.array([[1, 0, -1], [-1, -1, -1]]), np.array([[2.0], [4.0]])).tolist()
     [[3.0], [0.0]]
@@ -256,10 +256,10 @@ class Questions(NamedTuple):
 
 
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
-    """Return disjoint runs (b, t, w) of test sentences, and questions by unit.
+    """Return disjoint runs (b, t, w) of test sentences, and questions by kind of wrong answer.
 
-    The wrong sentence comes from any other run, which usually belongs to another document and
-    differs in topic and style, from another run of the same document, or from the same run.
+    Wrong answers come from any other run, from another run of the same document, or from the same
+    run. Any other run usually belongs to another document and differs in topic and style.
     """
     sizes = subset(config.data, "run_sentences", "max_words")
     x, documents = cut_runs(text.test, **sizes, most=NEXT_RUNS, seed=config.seed + 2)
@@ -272,7 +272,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
     ranked, mate = documents[order], np.arange(number)
     last = np.searchsorted(ranked, ranked, "right") - 1
     after = np.where(mate < last, mate + 1, np.searchsorted(ranked, ranked))
-    mate[order] = order[after]  # the next run of the document, or the same run if there is only one
+    mate[order] = order[after]  # the document's next run, or the same run if there is only one
     # Any index in the run except t and t + 1.
     time, room = np.arange(x.shape[1] - 1), np.maximum(mask.sum(1, keepdims=True) - 2, 1)
     index = np.random.default_rng(config.seed + 3).integers(0, room, (number, len(time)))
@@ -298,7 +298,7 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
 def next_scores(
     questions: tuple[np.ndarray, dict[str, Questions]], context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
-    """Yield the accuracy of choosing the next sentence for each source of wrong sentences."""
+    """Yield next-sentence accuracies, one for each source of wrong answers."""
     name, (x, by_unit) = features.name, questions
     compare = predicted_right if name in ("c", "random c") else similar_right
     for unit, (other, asked) in by_unit.items():
@@ -316,7 +316,7 @@ def next_scores(
 def predicted_right(
     context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
-    """Return whether predictions score next sentences in runs (b, t, w) above wrong sentences."""
+    """Return whether CPC predictions score next sentences in runs (b, t, w) above wrong ones."""
     config, _, model, variables, *_ = context
     if name == "random c":
         variables = model.init(jax.random.key(config.seed + 1), {"x": x[:1]})
@@ -361,9 +361,9 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
 def widen(
     config: Config, text: TextData, model: Model, variables: Any
 ) -> tuple[tuple[str, ...], Model, Any]:
-    """Extend words, model and variables by the words of `probe.word_vectors`, if it is set.
+    """Add the words in `probe.word_vectors`, if it is set, to vocabulary, model and variables.
 
-    The embeddings of new words are a linear map of their vectors (the paper's section 3.3).
+    New words' embeddings are a linear map of their vectors (the paper's section 3.3).
     """
     words = text.train.vocabulary.words
     if not config.probe.word_vectors:

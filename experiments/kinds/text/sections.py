@@ -1,4 +1,4 @@
-"""Page section for text runs, with the paper's Table 5."""
+"""Report page section for text runs, with the paper's Table 5."""
 
 from cpc.report.engine import Format, Section, Table
 from cpc.report.words import Words
@@ -25,7 +25,7 @@ LIKE = {"movies": "MR", "products": "CR"}
 
 
 def paper_section(run: Run) -> Section | None:
-    """Return the paper's Table 5 with the accuracies of the run on similar tasks."""
+    """Return a section with the paper's Table 5 and the run's accuracies on similar tasks."""
     import pandas as pd
 
     scores = last_scores(run.scores)

@@ -29,7 +29,7 @@ SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doc
 
 
 def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], list[int]]:
-    """Return the scores of a run, and the indices of the words that the page shows."""
+    """Return a run's scores, and the indices of the words that the report page shows."""
     config, text, state = trained.config, trained.text, trained.state
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
@@ -56,7 +56,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
 def predict_log_probs(
     trained: Any, tokens: Any, starts: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log p, log Z and the sentence number for each word or skip-gram pair of a text."""
+    """Return log p, its normalizer log Z and the sentence number of each word or skip-gram pair."""
     config, model, params = trained.config, trained.model, trained.state.params
     if not model.is_causal:  # `run.make` trains these models without the unknown word
         is_known = np.asarray(tokens) > 0
@@ -79,7 +79,7 @@ def predict_log_probs(
 
 
 def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
-    """Return log p, log Z and the mask of positives, each (t, p), for a slice of text."""
+    """Return log p, log Z and mask, each (t, p), of the predicted words in a slice of text."""
     model, tables, reach = trained.model, params["tables"], trained.model.reach
     t, sees = len(words) - 2 * reach, context_mask(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
@@ -103,7 +103,7 @@ def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[An
 
 
 def log_noise(trained: Any, params: Any, context: Any) -> Any:
-    """Return log q of all words, in one row per position or in a single row if q is fixed."""
+    """Return log noise probabilities (t, words), or (1, words) if they do not depend on context."""
     noise = trained.noise
     rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
     state, dense = trained.state.extra["noise"], params["dense"]["noise"]
@@ -113,7 +113,7 @@ def log_noise(trained: Any, params: Any, context: Any) -> Any:
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
-    """Write word vectors as an array and as text for `probe.word_vectors`, and the page data."""
+    """Write word vectors, as an array and as text for `probe.word_vectors`, and the page's data."""
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)
@@ -130,7 +130,7 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
 
 
 def map_words(vectors: np.ndarray) -> np.ndarray | None:
-    """Return two principal coordinates (n, 2) of vectors, or None if fewer than two axes exist."""
+    """Return two principal coordinates (n, 2), or None if the vectors do not span a plane."""
     centred = vectors - vectors.mean(0)
     if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
         return None
@@ -139,7 +139,7 @@ def map_words(vectors: np.ndarray) -> np.ndarray | None:
 
 
 def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
-    """Write report.html and figures/*.png for a run of a word model."""
+    """Write report.html and figures/*.png for a word model's run."""
     workdir = pathlib.Path(workdir)
     run = read_run(workdir)
     objective, model = run.config.get("objective", {}), run.config.get("model", {})
@@ -169,7 +169,7 @@ MAP = "The two axes of greatest variance of the input vectors."
 
 
 def loss_figure(train):
-    """Plot the loss over the number of words, or return None if there are no records."""
+    """Plot the loss over the number of words, or return None if no steps are recorded."""
     if train.empty:
         return None
     figure, (axes,) = make_figure(1, row_height=3.2)

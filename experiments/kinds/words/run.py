@@ -56,11 +56,11 @@ class Text(NamedTuple):
 
     @property
     def skipped(self) -> Sequence[Skipped]:
-        """Skipped files and the reasons."""
+        """Skipped files, each with the reason."""
         return self.train.skipped
 
     def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints that identify the training and test sentences."""
+        """Return fingerprints of the training and test sentences."""
         parts = {"train": self.train, "test": self.test}
         return {
             name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
@@ -69,7 +69,7 @@ class Text(NamedTuple):
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
-    """Generate a Zipfian bigram language, in which each word has eight frequent successors."""
+    """Generate a Zipfian bigram language with eight frequent successors per word."""
     rng = np.random.default_rng(seed)
     zipf = 1 / np.arange(1, num_words)
     zipf /= zipf.sum()
@@ -115,7 +115,7 @@ ON_ONE_DEVICE = True
 
 
 class Trained(NamedTuple):
-    """Model, data and state of a run."""
+    """A run's model, data and state."""
 
     config: Config
     text: Text
@@ -141,7 +141,7 @@ def make_model(config: Config) -> WordModel:
 
 
 def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
-    """Build the model, noise, stream, initial state and launch function of a run."""
+    """Build a run's model, noise, word stream, initial state and launch function."""
     corpus, counts = text.train, text.train.vocabulary.counts
     if (counts > 0).sum() < 2:
         raise UserError(
@@ -205,7 +205,7 @@ def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, Tra
 
 
 def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Convert metric sums over some steps into a record."""
+    """Convert metric sums over some steps into a log record."""
     num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
     return {
         "loss": float(sums["loss_of_pairs"]) / pairs,
@@ -217,7 +217,7 @@ def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict
 
 
 def make_work(kind: Any, config: Config, text: Text, folder: Path, mesh: jax.sharding.Mesh) -> Work:
-    """Return functions that train a word model, evaluate the model and write its page."""
+    """Return functions that train and evaluate a word model and write its report page."""
     trained = make(config, text, mesh)
 
     def finish(state: TrainState) -> None:

@@ -1,8 +1,8 @@
-"""Training steps of word models for all objectives, with noise, row selection and loss.
+"""Training steps of word models for all objectives: noise words, updated table rows and loss.
 
-A position has a vector h and positives, which are its own word or, for skip-gram, its neighbours.
-Scores are h . output + bias. Groups of `share` positions have common noise words, and blocks of
-positions have their positives in a common span, so that all scores are matrix products.
+A position is a word of the text, with a vector h. Its positives are the word itself or, for
+skip-gram, its neighbours. Scores are h . output + bias. Groups of `share` positions have common
+noise words, and blocks have their positives in a common span, so all scores are matrix products.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Noise(NamedTuple):
 
 
 def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
-    """Return the probabilities of a noise distribution that training does not change."""
+    """Return the word probabilities q of a noise distribution that training does not change."""
     name, num = objective.noise, len(counts)
     if name == "uniform":
         return negatives.uniform(num)
@@ -48,12 +48,12 @@ def fixed_q(objective: Config, counts: np.ndarray) -> np.ndarray:
         rarest = np.arange(max(1, int(objective.minority * len(seen))))
         alpha = negatives.solve_alpha(seen, rarest, objective.minority_mass)
         return negatives.unigram(counts, alpha)
-    # Words of the batch have the frequencies of the text.
+    # Batch words have the frequencies of the text.
     return negatives.unigram(counts, 1.0 if name == "batch" else objective.alpha)
 
 
 def make_noise(objective: Config, counts: np.ndarray, tokens: Any, is_start: Any) -> Noise:
-    """Build the noise distribution of an objective."""
+    """Build an objective's noise distribution."""
     name, num = objective.noise, len(counts)
     if name == "learned_unigram":
         return _learned(num)
@@ -146,7 +146,7 @@ LOGISTIC = ("nce", "negative_sampling", "sampled_logistic")
 
 
 class Places(NamedTuple):
-    """The positions of a step and their noise words."""
+    """A training step's positions and their noise words."""
 
     sees: Any
     """Mask (t, 2 r + 1) of the words within reach r that each position sees."""
@@ -165,7 +165,7 @@ class Places(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Check that the keys of an objective are consistent."""
+    """Check that an objective's keys are consistent."""
     objective, positions = config.objective, config.data.positions
     share, is_batch = objective.share or positions, objective.noise == "batch"
     is_unshared = objective.noise in ("bigram", "proposal") and share != 1
@@ -186,7 +186,7 @@ def check(config: Config) -> None:
 
 
 def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: Any) -> Any:
-    """Return the initial parameters and the initial state of the noise."""
+    """Return the initial parameters and the noise distribution's initial state."""
     params = model.init(rng, len(log_unigram))
     tables = params["tables"]
     if config.model.bias == "none":
@@ -200,7 +200,7 @@ def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: 
 
 
 def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Callable]:
-    """Return the functions `choose` and `loss_fn` for `make_row_step`."""
+    """Return `choose`, which selects table rows, and `loss_fn` for `make_row_step`."""
     objective, t = config.objective, config.data.positions
     share = objective.share or t
     num_drawn = objective.draws or objective.k
@@ -260,7 +260,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
 
 
 def gather_rows(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]:
-    """Return the word (t,), nearest context word (t,) and labels (t, p) of each position."""
+    """Return each position's word (t,), nearest context word (t,) and positives (t, p)."""
     reach, t = model.reach, len(sees)
     own = words[reach : reach + t]
     if model.predicts_neighbours:
@@ -277,7 +277,7 @@ def gather_rows(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]
 
 
 def full_loss(h: Any, rows: Any, labels: Any, mask: Any) -> Any:
-    """Return the sum of -log softmax(h . output + bias) over the labels in a mask."""
+    """Return -log softmax(h . output + bias), summed over labels where `mask` is true."""
     log_p = jax.nn.log_softmax(h @ rows["output"].T + rows.get("bias", 0.0))
     own = jnp.take_along_axis(log_p, jnp.maximum(labels, 0), 1)
     return -jnp.where(mask, own, 0.0).sum()
@@ -307,7 +307,7 @@ def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
 def correct(
     objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
 ) -> tuple[Any, Any]:
-    """Subtract log q and, for some objectives, log k and log Z from both kinds of scores."""
+    """Subtract noise log-probabilities and, for some objectives, log k and log Z from scores."""
     name = objective.name
     corrects = name in ("nce", "ranking_nce") or (
         objective.subtract_log_q and name != "negative_sampling"
@@ -341,10 +341,10 @@ def negatives_that_count(objective: Any, model: WordModel, places: Places) -> An
 
 
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
-    """Convert the scores of an objective to log p, up to a constant of the context.
+    """Convert an objective's scores to log p, up to a constant that depends on the context.
 
-    Scores are log p / q for negative sampling and for uncorrected objectives. They are log odds
-    for logistic objectives without accidental hits.
+    Scores are log p / q for negative sampling and for objectives that do not subtract log q. They
+    are log odds for logistic objectives that remove noise words equal to the positive.
     """
     is_logistic = objective.name in LOGISTIC
     learns_ratio = objective.name == "negative_sampling" or (
