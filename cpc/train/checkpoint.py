@@ -83,7 +83,7 @@ class Checkpoints:
         """Save a state in the background.
 
         When this method returns, the state has been copied and may be donated. The checkpoint with
-        the lowest `metric` is kept as the best. If `step` is not larger than the latest saved step,
+        the lowest `metric` is kept as the best. If the step is not later than the last saved one,
         nothing is saved. If it equals that step and the existing checkpoint has no metric, `metric`
         is added to the checkpoint.
 

@@ -44,7 +44,7 @@ class Corpus(NamedTuple):
     def identity(self) -> bytes:
         """Return bytes that identify the sentences, their words and the vocabulary."""
         words = repr(self.vocabulary.words).encode()
-        checksum = zlib.crc32(np.ascontiguousarray(self.tokens))
+        checksum = zlib.crc32(np.ascontiguousarray(self.tokens).data)
         return self.sentence_starts.tobytes() + checksum.to_bytes(4) + words
 
 
