@@ -255,8 +255,7 @@ def restore_params(
         log: a function that receives one sentence per damaged checkpoint that is skipped.
 
     Returns:
-        (trees, metadata, step), where trees is {"params": ..., "extra": ..., "ema": ...}. Each tree
-        is a nested dict.
+        ({"params": ..., "extra": ..., "ema": ...}, metadata, step). The trees are nested dicts.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
