@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Augmentation in time: heard and drawn
 #
-# Contexts are made of altered sound and predict latents of the sound as it is, so that what an
-# effect destroys cannot help to predict (Kharitonov et al. 2020). A run does so by
-# `configs/audio_voices_augmented.py`. Here is what each effect does to a recording: one of the
-# demo's voices if `make demo` has prepared them, otherwise synthetic sound.
+# Contexts are computed from augmented sound and predict latents of the original, so information
+# that an effect destroys cannot help the prediction (Kharitonov et al. 2020). The config
+# `configs/audio_voices_augmented.py` trains this way. This notebook plays and draws each effect on
+# a recording: one of the demo's voices if `make demo` has prepared them, otherwise synthetic sound.
 
 # %%
 import io
@@ -49,9 +49,8 @@ draw_sounds(examples).savefig(drawn, format="jpeg", dpi=100)
 Image(drawn.getvalue())
 
 # %% [markdown]
-# ## Pitch by as much as one likes
-# Length and tempo stay: what is said is at the same place. 300 cents, a minor third, are the most
-# that training draws.
+# ## Shift the pitch by any amount
+# Length and tempo do not change. Training draws shifts of at most 300 cents, a minor third.
 
 # %%
 shift = jax.jit(shift_pitch)
@@ -61,9 +60,9 @@ for cents in (-300.0, 300.0):
     display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
 
 # %% [markdown]
-# ## What a training step sees
-# The two copies of a batch: contexts are of x, latents of the target. Evaluation and probes get the
-# recordings alone.
+# ## The batch of a training step
+# It has two copies: contexts are computed from x, latents from the target. Evaluation and probes
+# use only the recordings.
 
 # %%
 key = jax.random.key(0)

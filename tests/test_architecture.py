@@ -41,6 +41,8 @@ ONLY = {
 #: Files of cpc/data that may use jax: augmentation.
 ON_DEVICE = ("augment.py", "augment_sound.py")
 FILES = sorted((ROOT / "cpc").rglob("*.py"))
+#: Folders whose functions have a limited size.
+ROOMS = "cpc", "experiments", "configs"
 
 
 def imported(path):
@@ -74,6 +76,23 @@ def test_imports_point_one_way():
 def computes_on_device(room, file, name):
     """Return whether a data module imports jax; only augmentation may."""
     return room == "data" and file not in ON_DEVICE and name.split(".")[0] == "jax"
+
+
+def test_functions_are_short():
+    """At most 60 lines of code, without docstrings and comments, and 10 parameters."""
+    for path in sorted(one for room in ROOMS for one in (ROOT / room).rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            first = node.body[ast.get_docstring(node) is not None :] or node.body
+            code = lines[node.lineno - 1 : node.body[0].lineno - 1]
+            code += lines[first[0].lineno - 1 : node.end_lineno]
+            size = sum(bool(line.split("#")[0].strip()) for line in code)
+            assert size <= 60, f"{path}:{node.lineno} has {size} lines"
+            names = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            number = sum(name.arg not in ("self", "cls") for name in names)
+            assert number <= 10, f"{path}:{node.lineno} has {number} parameters"
 
 
 def test_forbidden_words():

@@ -82,7 +82,7 @@ def test_without_normalization_values_stay():
 
 
 def test_offset_and_scale_do_not_matter():
-    """Of floats beyond full scale, too, as of a float file."""
+    """Floats may exceed full scale, as in a float file."""
     sound = SOUND - SOUND.mean()  # a small offset is kept
     ((wanted,), _) = take(sound)
     for x in (sound + 0.5, sound * 10, sound / 4 - 0.2):
@@ -130,7 +130,7 @@ def test_what_is_not_an_image_is_one_sentence(x):
 
 
 def test_sound_is_what_its_file_is_read_as(tmp_path):
-    """Of another rate, by way of the same resampler and the same 16 bits."""
+    """Sound at another rate is resampled and rounded to 16 bits like a file."""
     from cpc.data import read_all, read_folder
 
     (tmp_path / "ann").mkdir()

@@ -85,7 +85,7 @@ def test_crops_and_flips_are_uniform():
 
 
 def test_each_image_by_itself():
-    """What an image becomes depends on key and row, not on the batch; half precision stays."""
+    """The result for an image depends on key and row, not on the batch. Dtypes stay."""
     pixels = jnp.asarray(raw(b=5))
     whole = crop_and_flip(jax.random.key(1), pixels, 8)
     np.testing.assert_array_equal(crop_and_flip(jax.random.key(1), pixels[:2], 8), whole[:2])

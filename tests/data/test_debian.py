@@ -52,7 +52,7 @@ def test_interrupted_fetch_is_redone(mirror, package, tmp_path):
     (mirror / "mode").write_text("half")
     with pytest.raises(UserError, match="download sounds` failed: E: connection reset"):
         fetch_archive(package, tmp_path / "debs", quiet)
-    assert not list((tmp_path / "debs").glob("*.deb"))  # the half lies in a folder of its own
+    assert not list((tmp_path / "debs").glob("*.deb"))  # the partial file is in a folder of its own
     (mirror / "mode").write_text("ok")
     archive, _ = fetch_archive(package, tmp_path / "debs", quiet)
     assert file_sha256(archive) == package.sha256

@@ -96,7 +96,7 @@ def test_command_without_apt(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["fashion_mnist"]) == 2
     said = capsys.readouterr().err
-    assert len(said.splitlines()) == 2  # what it fetches, why it cannot
+    assert len(said.splitlines()) == 2  # the package to fetch, and the reason for the failure
     assert "apt-get and dpkg-deb are needed" in said
     assert main(["fashion"]) == 2
 

@@ -98,7 +98,7 @@ def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
 
 @pytest.mark.parametrize("ending", ["mp3", "opus"])
 def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
-    """Encoded at another rate, too, and by encoders that delay: apart, one would test the other."""
+    """The copy may have another rate or an encoder delay. If kept, it could be test data."""
     opus, folder = OPUS if ending == "opus" else {}, tmp_path / "ann"
     for i, (seconds, delay, rate_hz) in enumerate([(0.5, 0, 16_000), (3, 0.07, 48_000)]):
         wave = noise(seconds, seed=i)
@@ -344,7 +344,7 @@ def test_files_that_are_read_in_part_are_kept_and_said(tmp_path):
     wav, ogg, mp3 = encode("wav", 1, 0), encode("ogg", 3, 0), encode("mp3", 3, 0)
     long, rf64 = encode("mp3", 20, 3), encode("wav", 1, 4, format="RF64")
     tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64
-    # Content, what is said of it, and the number of samples that are left.
+    # Content, part of the reason in `skipped`, and the number of samples that are read.
     files = {
         "half.wav": (wav[: len(wav) // 2], "32,000 bytes and it has 15,978", 7989),
         "half2.ogg": (ogg[: len(ogg) // 2], "last page", range(4000, 33_000)),
@@ -404,11 +404,11 @@ def test_links_in_circles_end(two_speakers):
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     reasons = [reason for _, reason in recordings.skipped]
     assert sum("links to a folder that is already read" in reason for reason in reasons) == 8
-    assert len(reasons) == 9  # and the link to itself, which is no folder
+    assert len(reasons) == 9  # including the link to itself, which is not a folder
 
 
 def test_hidden_folders_are_passed_over_and_links_lead_out(two_speakers, tmp_path_factory):
-    """DataLad keeps recordings in .git and has links to them where they are seen."""
+    """DataLad keeps recordings in .git and links to them from visible folders."""
     kept = two_speakers / ".git" / "annex" / "objects" / "a0.wav"
     kept.parent.mkdir(parents=True)
     (two_speakers / "ann" / "a0.wav").rename(kept)
@@ -475,7 +475,7 @@ def stack(wave, gain):
     return np.stack([wave, gain * wave], axis=1)
 
 
-#: Sound, its rate and subtype, what is kept of it (None: nothing), and what is said.
+#: Sound, its rate and subtype, the samples that are kept or None, and part of the reason.
 LEVELS = {
     "soft": (voice(0.9), 16_000, "FLOAT", voice(0.9), ""),
     "loud": (voice(7.9, seed=1), 16_000, "DOUBLE", voice(1, seed=1), "7.9 times"),

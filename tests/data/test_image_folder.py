@@ -97,7 +97,7 @@ def test_transparent_pixels_are_blended_with_white(mode, form, options, channels
     blended = rgba[..., :3] * rgba[..., 3:] / 255 + 255 - rgba[..., 3:]
     if channels == 3:
         assert np.abs(red - blended).max() <= 1
-    if mode != "PA":  # which quantizes the hidden colors, too
+    if mode != "PA":  # PA also quantizes the hidden colors
         np.testing.assert_array_equal(red, blue)
 
 
@@ -122,7 +122,7 @@ def test_a_transparent_color_is_white(image, form, transparency):
 
 @pytest.mark.parametrize("form", ["jpeg", "tiff"])
 def test_orientation_is_followed(form):
-    """The tag says how to turn the stored image; turned, it is the one that was stored upright."""
+    """An image stored with any orientation tag is read upright."""
     upright = smooth()[:20, :30]
     stored = {
         1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1],
@@ -186,11 +186,11 @@ def test_the_central_square_is_resized():
         pixels = decode_image(content, "x", size=size, channels=1)
         assert pixels.shape == (size, size, 1)
         assert (pixels[:, 1:-1] == 200).all()
-        assert (pixels[:, [0, -1]] > 100).all()  # the filter sees what lies beyond
+        assert (pixels[:, [0, -1]] > 100).all()  # the filter also averages the padding
 
 
 def test_a_large_jpeg_loses_no_detail():
-    """It decodes to a quarter of its size, never to less than what is asked for."""
+    """It is decoded at a quarter of its size, but never below the requested size."""
     content = encode(NOISE.resize((128, 96), Image.Resampling.NEAREST), "jpeg", quality=98)
     pixels = decode_image(content, "x", size=24, channels=1)
     expected = np.asarray(NOISE.convert("L"))[:, 4:28, None]
@@ -410,7 +410,7 @@ def test_every_file_is_read_listed_or_known_and_opened_if_it_is_one(folder):
 
 def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
     (folder / "lost+found").mkdir()
-    refuse(monkeypatch, "lost+found")  # beside the splits
+    refuse(monkeypatch, "lost+found")  # next to the splits
     assert len(read_all_but(folder)) == 5
     refuse(monkeypatch, "deep")
     ((path, reason),) = read_all_but(folder).skipped

