@@ -24,7 +24,7 @@ from cpc.results import (
 
 #: Column head for the difference between the learned features and the best baseline.
 DIFFERENCE = "CPC − best other"
-NOTE = f"Shares are in percent. {DIFFERENCE} has a 95 % interval; ↓ means that lower is better."
+NOTE = "Accuracies, rates and errors are in percent; ↓ means that lower is better."
 #: Scores by (task, data, unit), in table order: baselines first, then learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 

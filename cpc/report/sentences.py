@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cpc.report.engine import duration, show
-from cpc.report.scores import DIFFERENCE, METHODS, Headline, arrow, feature_title
+from cpc.report.scores import DIFFERENCE, METHODS, Headline, feature_title
 from cpc.report.words import Words
 from cpc.results import (
     Run,
@@ -66,7 +66,7 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
         return ["No probe is recorded yet. To fit probes, run cpc probe on this directory."]
     sentence = (
         f"Scores are measured on test {words.tested} with a linear probe of frozen features unless "
-        "the row names another method. Accuracies, rates and errors are in percent."
+        "the row names another method."
     )
     if any(one.score.features in words.features for one in found):
         sentence += f" CPC is {words.features[0]} unless the row names other features."
@@ -74,8 +74,6 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
         sentence += " Untrained is the same network at random initialization."
     if any(math.isfinite(one.score.chance) for one in found):
         sentence += " Chance is the score of guessing, such as always the most frequent class."
-    if any(arrow(one.score, words) for one in found):
-        sentence += " ↓: lower is better."
     lead = (
         f"{DIFFERENCE}: the difference between CPC and the best score to its left, with a 95 % "
         f"interval over test {words.tested}. It is paired if all answers on them were recorded."
