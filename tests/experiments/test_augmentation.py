@@ -17,6 +17,7 @@ from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.training import step as training
 from tests.experiments.test_clips import LENGTHS, make_config, noise, problem_of
+from tests.fake_run import draw_nothing
 
 LONG = (2000,) * 12
 
@@ -98,7 +99,8 @@ def test_queue_stores_momentum_latents_of_the_target():
     np.testing.assert_allclose(queue.keys[: z[..., 0].size], z.reshape(-1, 8), rtol=1e-5, atol=1e-6)
 
 
-def test_page_has_augmented_examples(tmp_path):
+def test_page_has_augmented_examples(tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
     config, read = configure("past"), AudioData(noise(LENGTHS), noise(LENGTHS), {})
     config.data.source, folder = "folder", tmp_path / augmentation.FOLDER
     none = configure("none")
