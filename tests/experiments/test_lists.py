@@ -32,8 +32,7 @@ def test_keys_are_listed_with_default_range_and_meaning():
 
 @pytest.mark.parametrize(("words", "section", "left"), [
     (["--keys", "optim"], "optim", []), (["--keys=optim", "x"], "optim", ["x"]),
-    (["--keys", "--config=audio"], "", ["--config=audio"]),
-    (["--config=audio"], None, ["--config=audio"]),
+    (["--keys", "--a=b"], "", ["--a=b"]), (["--a=b"], None, ["--a=b"]),
 ])  # fmt: skip
 def test_listing_of_one_section(monkeypatch, words, section, left):
     monkeypatch.setattr(keys.flags, "DEFINE_string", lambda *rest: None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from cpc.files import write_arrays
+from cpc.files import read_arrays, write_arrays
 from cpc.report.draw import GREEN, RED
 from cpc.report.engine import cells
 from cpc.results import read_run
@@ -23,11 +23,6 @@ def voices(tmp_path):
 @pytest.fixture
 def shapes(tmp_path):
     return write_fake_image_run(tmp_path / "shapes")
-
-
-def arrays_of(workdir, name):
-    with np.load(workdir / "probes" / f"{name}.npz") as stored:
-        return dict(stored)
 
 
 def test_paper_table_is_compared_with_the_run(voices):
@@ -102,7 +97,7 @@ def test_missing_and_damaged_images_are_named(shapes):
 
 
 def test_neighbors_are_framed_by_class(shapes):
-    arrays = arrays_of(shapes, "neighbours")
+    arrays = read_arrays(shapes / "probes" / "neighbours.npz")
     (axes,) = figures.neighbors_figure(arrays).axes
     assert len(axes.images) == 8 + 64
     is_same = arrays["neighbour_labels"] == arrays["query_labels"][:, None]
