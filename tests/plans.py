@@ -1,10 +1,7 @@
-"""Plans and problems of small configs, and comparable descriptions of functions and modules."""
+"""Plans and problems of small configs, and comparable descriptions of functions."""
 
-import dataclasses
 import functools
 import inspect
-import itertools
-from typing import Any
 
 import numpy as np
 
@@ -59,21 +56,6 @@ def meaning(made):
     if "<locals>" in name and made.__closure__:
         return name, [meaning(cell.cell_contents) for cell in made.__closure__]
     return name or made
-
-
-def fields(made, path="") -> dict[str, Any]:
-    """Return the class and fields of a module and its submodules, by path."""
-    if isinstance(made, functools.partial):
-        named = {**dict(enumerate(made.args)), **made.keywords}
-        return {path: made.func.__name__} | fields(named, path)
-    if dataclasses.is_dataclass(made):
-        own = {one.name: getattr(made, one.name) for one in dataclasses.fields(made)}
-        parts = {name: value for name, value in own.items() if name not in ("parent", "name")}
-        return {path: type(made).__name__} | fields(parts, path)
-    if not isinstance(made, dict):
-        return {path: made}
-    parts = [fields(value, f"{path}.{name}".lstrip(".")) for name, value in made.items()]
-    return dict(itertools.chain.from_iterable(part.items() for part in parts))
 
 
 if __name__ == "__main__":  # print the plans of configs, in a process without a device

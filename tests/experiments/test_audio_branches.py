@@ -9,13 +9,11 @@ from configs import audio_voices_macpc, audio_voices_paper
 from cpc import models
 from cpc.losses import acpc_loss, cpc_loss
 from cpc.negatives import outside_overlap
-from cpc.types import Batch, UserError
+from cpc.types import Batch
 from experiments.kinds.audio import model as audio
 from experiments.training.objective import objective_loss, scored
 from experiments.training.plan import make_rule
-from experiments.training.problem import Problem
 from experiments.training.records import strict_sums
-from experiments.training.step import make_loss
 from tests.plans import plan_of
 
 BOTH = ("forward", "backward")
@@ -99,35 +97,6 @@ def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
             wanted = np.broadcast_to(~shared, (length, length))
             np.testing.assert_array_equal(found[one, :, other][here], wanted[here])
         assert found[:2, :, 2:].all()
-
-
-def test_padding_has_no_gradient():
-    config, lengths = small(directions=BOTH, modules=2), [1600, 900, 1600, 700]
-    batch, model = batch_of(lengths), audio.build_model(config)
-    params = {"model": jax.jit(model.init)(jax.random.key(0), batch)["params"], "objective": {}}
-    problem = Problem(
-        plan=plan_of(config),
-        model=model,
-        preprocess=lambda batch, rng, train: batch,
-        split_branches=lambda outputs, batch: audio.split_branches(model.module, outputs, batch),
-        label=None, draw=None, held_out=None, per_step=(1, ""),
-    )  # fmt: skip
-
-    def loss(params, x):
-        extra, given = {"model": {}, "objective": {}}, batch | {"x": x}
-        value, (_, metrics) = make_loss(problem)(params, extra, given, jax.random.key(0))
-        return value, metrics["offsets"]
-
-    differentiate = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
-    real = np.arange(1600) < np.array(lengths)[:, None]
-    (value, sums), (gradient, of_x) = differentiate(params, batch["x"])
-    noisy, _ = differentiate(params, jnp.where(real, batch["x"], jnp.nan))
-    assert sums.loss.shape == (2 * len(model.module.branches),)
-    assert np.isfinite(value)
-    assert noisy[0] == value
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    assert (np.abs(of_x)[~real] == 0).all()
-    assert np.abs(of_x)[real].any()
 
 
 SAMPLES = 9600  # 60 frames
@@ -235,16 +204,3 @@ def test_loss_sums_frames_and_segments(levels_of, align_to, lengths):
     if lengths is not None:
         noisy, *_ = found(levels_of(levels_batch(lengths, filling=50.0)))
         np.testing.assert_allclose(noisy, total, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("keys", "said"), [
-    ({"segment_threshold": 0.0}, "set model.segment_threshold above 0"),
-    ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets is 3"),
-    ({"segment_offsets": 0}, "model.num_offsets is 3: .*model.num_offsets to 1"),
-    ({}, r"set negatives\.momentum to 0"),  # momentum encoders have no segments
-])  # fmt: skip
-def test_incompatible_keys_are_rejected(keys, said):
-    config = levels_config(**keys)
-    config.negatives.momentum = 0.0 if keys else 0.9
-    with pytest.raises(UserError, match=said):
-        audio.check_model(config)

@@ -1,5 +1,6 @@
 """Tests of the audio tasks "abx", "boundaries" and "codes": scores and errors."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -82,8 +83,9 @@ def test_tokens_too_short_for_these_features_leave_no_score(capsys):
     assert "toy: no ABX of c within speaker: too few tokens have" in capsys.readouterr().out
 
 
-def test_what_cannot_be_asked_is_said_before_the_training(data):
+def test_unusable_labels_are_rejected(data):
     config, labels = audio_synthetic.get_config(), data.phones["synthetic"].labels
+    few = Phones(dict([*labels.items()][:1]), tuple("abcd"))
     same = Phones({name: np.zeros_like(x) for name, x in labels.items()}, ("a",))
     cut = Phones({name: x[:-40] for name, x in labels.items()}, tuple("abcd"))
     absent = Phones({"x": np.zeros(3, np.int32)}, ("a",))
@@ -92,15 +94,24 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
         ("abx", same, "no speaker of synthetic"), ("abx", absent, "no test utterance .* synthetic"),
         ("abx", cut, "labels but"), ("boundaries", same, "no training utterance of synthetic"),
         ("units", None, "remove units"), ("units", same, "fewer than two phones"),
+        ("phones", None, "needs phone labels"), ("phones", cut, "labels but"),
+        ("phones", few, "1 training utterances, 4 phones and 1 test utterances"),
+        ("phones", same, "8 training utterances, 1 phones and 8 test utterances"),
     ):  # fmt: skip
         config.probe.tasks = (task,)
         given = data._replace(phones={"synthetic": phones} if phones else {})
         with pytest.raises(UserError, match=words):
             probes.probe_tasks(config, given)
-    config.probe.tasks = ("verification",)
-    for rows in ([0, 1], [0, len(data.test) - 1]):  # one speaker, and one utterance of each
-        with pytest.raises(UserError, match=r"got 2 utterances by [12]\)"):
-            probes.probe_tasks(config, data._replace(test=select(data.test, rows)))
+    other = dataclasses.replace(data.test, speakers=("x",) * 8)
+    for task, changed, words in (
+        ("speakers", {"train": other}, "one speaker"),
+        ("speakers", {"test": other}, "none of the 8 test utterances"),
+        ("verification", {"test": select(data.test, [0, 2])}, r"got 2 utterances by 1\)"),
+        ("verification", {"test": select(data.test, [0, 1])}, r"got 2 utterances by 2\)"),
+    ):
+        config.probe.tasks = (task,)
+        with pytest.raises(UserError, match=words):
+            probes.probe_tasks(config, data._replace(**changed))
 
 
 @pytest.fixture
@@ -163,16 +174,6 @@ def check_layers(by_feature):
     assert [*weights] == ["z5", "z", "c"]
     assert sum(map(float, weights.values())) == pytest.approx(1, abs=0.02)
     assert by_feature["layers"].value > by_feature["z"].value + 0.3
-
-
-@pytest.mark.parametrize(("change", "match"), [
-    ({"model": {"num_codes": 0}}, r"model\.num_codes"),
-    ({"probe": {"features": ("c",)}}, r"z to probe\.features"),
-])  # fmt: skip
-def test_codes_need_quantized_latents_and_z(config, change, match):
-    config.update(change)
-    with pytest.raises(UserError, match=match):
-        audio.geometry(config)
 
 
 def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):

@@ -187,7 +187,8 @@ def garbled(batch):
     {"model__norm": "batch", "loss__name": "sigmoid", "negatives__queue": 80},
     {"model__norm": "group", "model__padding": "same", "negatives__num_sampled": 3,
      "negatives__temperature_rule": "entropy", "negatives__momentum": 0.5, "optim__accumulate": 2},
-], ids=["batch", "group"])  # fmt: skip
+    {"model__directions": ("forward", "backward"), "model__modules": 2},
+], ids=["batch", "group", "branches"])  # fmt: skip
 def test_padding_content_changes_nothing(options):
     """Loss, gradients, batch norm, strict sums, queue and temperature are bit-identical."""
     problem = problem_of(make_config(**options))

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -62,17 +61,14 @@ def mistake(config, workdir, words):
     assert "\n" not in str(caught.value).strip()
 
 
-def prepare(config):
-    kind = CONTRASTIVE["audio"]
-    plan = interpret(kind, config)
-    data = kind.load_data(config, str)
-    kind.make_problem(plan, data)
-    kind.PROBES.tasks(config, data)
-
-
 def refused(config, words):
+    def prepare(kind):
+        plan, data = interpret(kind, config), kind.load_data(config, str)
+        kind.make_problem(plan, data)
+        kind.PROBES.tasks(config, data)
+
     with pytest.raises(UserError, match=words) as caught:
-        prepare(config)
+        prepare(CONTRASTIVE["audio"])
     assert "\n" not in str(caught.value).strip()
 
 
@@ -89,7 +85,6 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("probe.ctc_minutes", ("x",), "ctc_minutes must .* float.*'x'"),
     ("kind", "images", "kind must .*audio, image.*'images'"),
     ("seed", -1, "seed must .*at least 0 and below 4294967296 .*-1"),
-    ("num_steps", 0, "num_steps must .*from 1 to 1000000000 .*0"),
     ("negatives.temperature", 0.0, "temperature must be above 0 .*0.0"),
     ("optim.clip_norm", float("nan"), "clip_norm must .*nan"),
     ("model.width", "wide", "width must .*int.*'wide'"), ("model.widht", 3, r"mean model\.width"),
@@ -101,7 +96,6 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.warmup_steps", 9, "warmup_steps is 9 .* is 2"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
     ("data.window_samples", 2**26, "window_samples is .*synthetic"),
-    ("data.train_list", "x", "train_list .*data.source synthetic .*'x'"),
 ])  # fmt: skip
 def test_invalid_values_are_rejected(config, key, value, words):
     section, _, name = key.rpartition(".")
@@ -125,37 +119,26 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def guarded(capsys, monkeypatch, interrupts):
-    """Call a function as a command does; return exit status and stderr."""
-    monkeypatch.delenv("XLA_FLAGS")
-
-    def call(main):
-        with pytest.raises(SystemExit) as ended:
-            cli._guard(main, [], False)
-        return ended.value.code, capsys.readouterr().err
-
-    return call
+def interrupt_in_a_library():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("Invalid bounding box") from None
 
 
-@pytest.mark.parametrize(("make", "where"), [
-    (lambda: jax.numpy.zeros(2**46).block_until_ready(), "a device"),
-    (lambda: np.zeros(2**58), "this machine"),
+@pytest.mark.parametrize(("main", "status", "said"), [
+    (lambda: jax.numpy.zeros(2**46).block_until_ready(), 2, "a device has too little memory ("),
+    (lambda: np.zeros(2**58), 2, "this machine has too little memory ("),
+    (interrupt_in_a_library, 130, "interrupted\n"),
 ])  # fmt: skip
-def test_out_of_memory_is_reported_in_one_line(guarded, make, where):
-    status, said = guarded(make)
-    assert (status, said.count("\n"), "optim.accumulate=2" in said) == (2, 1, True)
-    assert said.startswith(f"error: {where} has too little memory (")
-
-
-def test_interrupt_wrapped_by_a_library_is_reported_as_interrupt(guarded):
-    def main():
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise ValueError("Invalid bounding box") from None
-
-    assert guarded(main) == (130, "error: interrupted\n")
+def test_failures_are_reported_in_one_line(capsys, monkeypatch, interrupts, main, status, said):
+    monkeypatch.delenv("XLA_FLAGS")
+    with pytest.raises(SystemExit) as ended:
+        cli._guard(main, [], False)
+    found = capsys.readouterr().err
+    assert (ended.value.code, found.count("\n")) == (status, 1)
+    assert found.startswith(f"error: {said}")
+    assert ("optim.accumulate=2" in found) == (status == 2)
 
 
 def test_unusable_gpu_warning_is_shown():
@@ -215,47 +198,15 @@ def test_unusable_folders_are_rejected(folder_config, tmp_path):
     (tmp_path / "clips").mkdir()
     refused(folder_config, "no recordings")
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
-    words = r"recordings has 480 samples \(0.03 s\) and 3 latents.* lower model.num_offsets"
-    refused(folder_config, words)
     settings = {"model.num_offsets": 1, "model.horizon": 4}
-    refused(with_settings(folder_config, settings), "lower model.horizon")
-    set_lists(folder_config, tmp_path, "clip0 clip1 clip77", "clip2")
+    refused(with_settings(folder_config, settings), r"480 samples \(0.03 s\).*lower model.horizon")
+    for part, names in (("train", "clip0\nclip1\nclip77"), ("test", "clip2")):
+        folder_config.data[f"{part}_list"] = str(tmp_path / part)
+        (tmp_path / part).write_text(names)
     refused(folder_config, "clip77")
     for given in ("train_list", "test_list"):
         with pytest.raises(UserError, match=rf"data\.{given} is"):
             check_signals(with_settings(folder_config, {f"data.{given}": ""}))
-
-
-def set_lists(config, folder, train, test):
-    for name, words in (("train", train), ("test", test)):
-        path = folder / f"{name}.txt"
-        path.write_text("\n".join(words.split()))
-        config.data[f"{name}_list"] = str(path)
-
-
-def test_probes_without_labels_are_rejected_before_training(folder_config, tmp_path):
-    def labels(words, **own):
-        path = tmp_path / "phones.txt"
-        path.write_text("".join(f"{name} {' '.join(text)}\n" for name, text in own.items()))
-        folder_config.data.phones = str(path)
-        refused(folder_config, words)
-
-    folder_config.probe.hidden_width = 0
-    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=1)
-    for task, words in (("speakers", "one speaker"), ("phones", "needs phone labels")):
-        folder_config.probe.tasks = (task,)
-        refused(folder_config, words)
-    shutil.rmtree(tmp_path / "clips")
-    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
-    every = {f"clip{i}": 50 * "01" for i in range(8)}
-    labels("clip3", **every | {"clip3": "0101"})  # too few labels for its frames
-    set_lists(folder_config, tmp_path, "clip0 clip1 clip4 clip5", "clip2 clip3 clip6 clip7")
-    few = {name: every[name] for name in ("clip0", "clip2")}
-    labels("1 training utterances, 2 phones and 1 test utterances", **few)
-    same = {name: 100 * "0" for name in every}
-    labels("4 training utterances, 1 phones and 4 test utterances", **same)
-    folder_config.probe.tasks = ("speakers",)
-    refused(folder_config, "none of the 4 test utterances")
 
 
 def test_data_without_negatives_are_rejected(folder_config, tmp_path, monkeypatch):
@@ -292,9 +243,8 @@ def test_skipped_truncated_and_new_files_are_reported(folder_config, tmp_path, m
 
 
 @pytest.mark.parametrize(("kind", "source", "key"), [
-    ("audio", "voices", "path"), ("audio", "synthetic", "phones"),
-    ("image", "fashion_mnist", "path"), ("text", "words+books", "path"),
-    ("series", "ar1", "file_labels"),
+    ("audio", "synthetic", "phones"), ("image", "fashion_mnist", "path"),
+    ("text", "words+books", "path"), ("series", "ar1", "file_labels"),
 ])  # fmt: skip
 def test_keys_unused_by_the_source_are_rejected(kind, source, key):
     config = make_config(CONTRASTIVE[kind].KEYS if kind in CONTRASTIVE else WORDS_KEYS)
@@ -306,8 +256,7 @@ def test_keys_unused_by_the_source_are_rejected(kind, source, key):
 
 @pytest.mark.parametrize(("flags", "words"), [
     ([DEMO, "--config.modle.width=3"], "modle"), ([DEMO, "--config.model.width=wide"], "wide"),
-    (["--config=configs/absent.py"], "absent.py"), ([DEMO, "--learning_rate=3"], "learning_rate"),
-    ([DEMO, "surprise"], "surprise"), ([], "--config is required"),
+    ([DEMO, "--learning_rate=3"], "learning_rate"), ([], "--config is required"),
     ([DEMO, "--config.data.path=~nouser/x"], "config.data.path '~nouser/x'"),
     (["--config=exits.py"], "(status 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
     ([DEMO, "xla"], "--xla_nope=3"),

@@ -14,12 +14,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 VOICES = ROOT / "configs" / "audio_voices.py"
 
 
-@pytest.fixture
-def as_cpc(monkeypatch):
-    """Behave as if started by the command `cpc`."""
-    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "train"), raising=False)
-
-
 @pytest.mark.parametrize("folder", [".", "configs", "docs"])
 def test_config_names_work_in_any_folder(monkeypatch, folder):
     monkeypatch.chdir(ROOT / folder)
@@ -52,20 +46,16 @@ def test_unknown_config_name_is_reported(given, sentence):
         names.find_configs(["--config", given])
 
 
-def test_commands_are_named_as_started(monkeypatch, as_cpc):
+def test_commands_are_named_as_started(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py:a", "--workdir", "r"])
+    first, *_, last, _, _ = shlex.split(names.command_line())
+    assert (first, last) == (names.near(sys.executable), "--config=audio_voices:a")
+    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "train"), raising=False)
     assert names.command_line() == "cpc train --config=audio_voices:a --workdir r"
     assert names.call("train") == [names.near(sys.executable), "-m", "cpc", "train"]
     monkeypatch.setattr(sys, "argv", ["x", "--config", "own.py", "--config.data.path", "a=b.py"])
     assert names.command_line() == "cpc train --config own.py --config.data.path a=b.py"
-
-
-def test_commands_are_modules_in_a_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py"])
-    first, *_, last = shlex.split(names.command_line())
-    assert (first, last) == (names.near(sys.executable), "--config=audio_voices")
 
 
 def test_information_command_errors_show_its_flags():

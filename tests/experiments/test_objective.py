@@ -114,9 +114,10 @@ def test_momentum_encoder_follows_without_gradient():
         assert np.abs(one).max() > 0
 
 
-@pytest.mark.parametrize("given", [{}, {"queue": 36, "choose": "proposed", "num_sampled": 8}])
-@pytest.mark.parametrize("scale", [1.0, 10.0])
-def test_temperature_holds_the_entropy(given, scale):
+@pytest.mark.parametrize(("scale", "given"), [
+    (10.0, {}), (1.0, {"queue": 36, "choose": "proposed", "num_sampled": 8}),
+])  # fmt: skip
+def test_temperature_holds_the_entropy(scale, given):
     """The entropy is over all candidates, including the queue."""
     held = {"target_entropy": 0.6, "temperature_high": 1000.0, "temperature_rule": "entropy"}
     branch = outputs_of(scale)

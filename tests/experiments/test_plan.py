@@ -3,16 +3,13 @@
 import importlib
 import tracemalloc
 
-import jax
 import numpy as np
 import pytest
 
-from configs import audio_synthetic, image_fashion_mnist
+from configs import audio_synthetic
 from cpc.negatives import RULES
 from cpc.types import Position, UserError
 from experiments.command.config import with_settings
-from experiments.kinds.image import kind as image
-from experiments.kinds.image.data import preprocess
 from experiments.training.plan import Branch, Geometry, check_window, make_rule
 from tests.commands import run
 from tests.plans import plan_of
@@ -49,22 +46,6 @@ def test_plan_names_its_parts():
 
 def test_plans_do_not_start_a_device():
     assert run("tests.plans", *NAMES).stdout.count("Plan(config=") == len(NAMES)
-
-
-def test_images_count_offsets_of_all_directions():
-    config = with_settings(
-        image_fashion_mnist.get_config(), {"model.directions": ("down", "left"), "model.width": 8}
-    )
-    geometry, model = image.geometry(config), image.build_model(config)
-
-    def apply(batch):
-        seen = preprocess(config, batch, jax.random.key(0), False)
-        return model.apply(model.init(jax.random.key(0), seen), seen, False)[0]
-
-    outputs = jax.eval_shape(apply, {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")})
-    assert sum(one.predictions.shape[-2] for one in outputs) == geometry.num_offsets
-    side = geometry.num_latents**0.5
-    assert outputs[0].z.shape == (2, side, side, geometry.width)
 
 
 def has_negatives(config, length):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from cpc.files import write_arrays
-from cpc.report import write_report
+from cpc.files import read_arrays, write_arrays
 from cpc.report.draw import GREEN, RED
 from cpc.report.engine import cells
 from cpc.results import read_run
@@ -13,7 +12,7 @@ from experiments.kinds.audio import sections as audio
 from experiments.kinds.image import figures
 from experiments.kinds.image import sections as image
 from tests.fake_image_run import CLASSES, cut, write_fake_image_run
-from tests.fake_run import draw_nothing, write_fake_run
+from tests.fake_run import write_fake_run
 
 
 @pytest.fixture
@@ -24,11 +23,6 @@ def voices(tmp_path):
 @pytest.fixture
 def shapes(tmp_path):
     return write_fake_image_run(tmp_path / "shapes")
-
-
-def arrays_of(workdir, name):
-    with np.load(workdir / "probes" / f"{name}.npz") as stored:
-        return dict(stored)
 
 
 def test_paper_table_is_compared_with_the_run(voices):
@@ -60,12 +54,9 @@ def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch):
 
 
 FLAT = {
-    "equal": np.ones((24, 16)), "rounding": 5 + 1e-7 * np.arange(24 * 4).reshape(24, 4),
-    "tiny rounding": 3 + 1e-30 * np.arange(24 * 4).reshape(24, 4),
-    "all but one": np.eye(1, 24).T @ np.ones((1, 3)),
+    "rounding": 5 + 1e-7 * np.arange(24 * 4).reshape(24, 4),
     "nine values": np.repeat(np.arange(9.0), 4)[:, None] * np.ones(5),
-    "few": np.arange(12.0).reshape(4, 3), "nan": np.where(np.eye(24), np.nan, 1.0),
-    "infinite": np.where(np.eye(24), np.inf, 1.0),
+    "few": np.arange(12.0).reshape(4, 3), "infinite": np.where(np.eye(24), np.inf, 1.0),
 }  # fmt: skip
 
 
@@ -78,34 +69,18 @@ def test_equal_points_have_no_map(voices):
         write_arrays(path, features=points.astype(np.float32), speaker=speaker, names=names)
     section = audio.speakers_section(read_run(voices))
     assert (section.figures, "left out" in section.sentences[0]) == ((), True)
+    path.write_bytes(b"PK")
+    section = audio.speakers_section(read_run(voices))
+    assert (section.figures, path.name in section.sentences[0]) == ((), True)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_map_of_partly_equal_points_at_any_scale(scale):
     values = np.random.default_rng(0).standard_normal((12, 3))
-    for points in (np.repeat(values, 4, axis=0), values[:, :1]):
-        flat = audio.flat_points((scale * points).astype(np.float32))
-        assert flat is not None
-        assert flat.shape == (len(points), 2)
-        assert np.isfinite(flat).all()
-
-
-@pytest.mark.parametrize("content", [b"PK", b"no arrays"])
-def test_unreadable_speaker_map_is_named(voices, content):
-    (voices / "probes" / "speaker_map.npz").write_bytes(content)
-    section = audio.speakers_section(read_run(voices))
-    assert (section.figures, "speaker_map.npz" in section.sentences[0]) == ((), True)
-
-
-def test_image_page_has_all_figures(shapes, monkeypatch):
-    draw_nothing(monkeypatch)
-    page = write_report(shapes, image.PAGE.words, image.PAGE.sections).read_text(encoding="utf-8")
-    found = {path.stem for path in (shapes / "figures").glob("*.png")}
-    own = {"neighbours", "units", "augmented", "progress"}
-    assert own | {"curve_few_labels_shapes_image_accuracy"} <= found
-    assert page.count("<img") == len(found)
-    for word in ("utterance", "speaker", "recording", "MFCC", "phone"):
-        assert word not in page.split("How it was made")[0]
+    points = np.repeat(values, 4, axis=0) if scale > 1 else values[:, :1]
+    flat = audio.flat_points((scale * points).astype(np.float32))
+    assert flat.shape == (len(points), 2)
+    assert np.isfinite(flat).all()
 
 
 def test_missing_and_damaged_images_are_named(shapes):
@@ -122,7 +97,7 @@ def test_missing_and_damaged_images_are_named(shapes):
 
 
 def test_neighbors_are_framed_by_class(shapes):
-    arrays = arrays_of(shapes, "neighbours")
+    arrays = read_arrays(shapes / "probes" / "neighbours.npz")
     (axes,) = figures.neighbors_figure(arrays).axes
     assert len(axes.images) == 8 + 64
     is_same = arrays["neighbour_labels"] == arrays["query_labels"][:, None]

@@ -215,24 +215,6 @@ def test_aligned_predictions_do_not_depend_on_devices(made, options):
     compare_devices(one, eight)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({**ALIGNED, "loss__name": "sigmoid"}, "sigmoid"),
-    ({**ALIGNED, "negatives__queue": 8}, "negatives.queue=0"),
-    ({**QUANTIZED, "optim__accumulate": 2}, "accumulate"),
-    ({**QUANTIZED, "augment__side": "past"}, "augment.side"),
-    ({"optim__name": "schedule_free", "optim__schedule": "constant", "model__norm": "batch"},
-     r"model\.norm"),
-])  # fmt: skip
-def test_incompatible_options_are_rejected(options, words):
-    with pytest.raises(UserError, match=words):
-        plans.plan_of(make_config(**options))
-
-
-def test_alignment_beyond_the_window_is_rejected(made):
-    with pytest.raises(UserError, match=r"num_frames.*16"):
-        train(make_config(loss__align_to=16), made, steps=0)
-
-
 def test_strict_bound_of_one_speaker_batches_mixes_speakers(made):
     problem = problem_of(make_config(data__one_speaker=True), made)
     assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
@@ -271,21 +253,19 @@ def test_launch_takes_several_batches(made):
 
 
 def test_services_are_started_and_finished_on_failure(tmp_path):
-    config = make_config()
+    config, state = make_config(), types.SimpleNamespace(step=0, metrics={})
     write_json(tmp_path / "environment.json", {"id": "abc"})
-    for name in ("wandb", "trackio"):
-        config.logger = name
-        state = types.SimpleNamespace(step=0, metrics={})
-        with (
-            services.installed(services.fake_service(name)) as module,
-            pytest.raises(UserError, match="not finite"),
-            loop.open_training(tmp_path, state, ProgressWriter(1), config),
-        ):
-            raise UserError("a number was not finite")
-        assert [called for called, *_ in module.calls] == ["init", "finish"]
-        given = module.calls[0][2]
-        assert (given["name"], given["id"]) == (tmp_path.name, "abc")
-        assert given["config"]["model"]["width"] == 8
+    config.logger = "wandb"
+    with (
+        services.installed(services.fake_service("wandb")) as module,
+        pytest.raises(UserError, match="not finite"),
+        loop.open_training(tmp_path, state, ProgressWriter(1), config),
+    ):
+        raise UserError("a number was not finite")
+    assert [called for called, *_ in module.calls] == ["init", "finish"]
+    given = module.calls[0][2]
+    assert (given["name"], given["id"]) == (tmp_path.name, "abc")
+    assert given["config"]["model"]["width"] == 8
 
 
 def test_lost_or_replaced_scores_are_probed_again(tmp_path):
