@@ -136,16 +136,15 @@ def test_codes_of_each_file_are_those_of_its_latents(recordings, tmp_path, small
     own = {"counts": np.ones(9, "f"), "sums": plain[0] @ dense["kernel"] + dense["bias"]}
     pretrained.variables["codebook"]["encoder"].update(own)
     models.save(tmp_path / "model", pretrained)
-    for what in ("codes", "z"):
-        output = tmp_path / f"{what}.npz"
-        embed.run(str(tmp_path / "model"), str(recordings), str(output), what)
-    codes, z = (np.load(tmp_path / f"{what}.npz") for what in ("codes", "z"))
-    vectors = np.asarray(pretrained.variables["codebook"]["encoder"]["sums"])
-    assert set(codes) == set(z)
-    for name in set(z) - {"times_seconds"}:
-        assert codes[name].shape == (len(z[name]), 1)
-        np.testing.assert_allclose(vectors[codes[name][:, 0].astype(int)], z[name], rtol=1e-4)
-    assert len(np.unique(np.concatenate([codes[name] for name in LENGTHS]))) > 1
+    output = str(tmp_path / "features.npz")
+    embed.run(str(tmp_path / "model"), str(recordings), output, "codes,z")
+    made, vectors = np.load(output), np.asarray(own["sums"])
+    np.testing.assert_array_equal(made["codes/times_seconds"], made["z/times_seconds"])
+    for name in LENGTHS:
+        codes, z = made[f"codes/{name}"], made[f"z/{name}"]
+        assert codes.shape == (len(z), 1)
+        np.testing.assert_allclose(vectors[codes[:, 0].astype(int)], z, rtol=1e-4)
+    assert len(np.unique(np.concatenate([made[f"codes/{name}"] for name in LENGTHS]))) > 1
 
 
 def test_what_cannot_be_read_is_skipped_and_listed(tmp_path, small_chunks, capsys):
