@@ -201,9 +201,10 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path, accuracy, stop
         assert drawn[0] == 0  # one batch is drawn for its shapes
         assert 0 not in drawn[1:]
         assert bool(drawn[1:]) == bool(first)
-    drawn.clear()
-    toy(**{**options, "settings": {"seed": 1}})  # checkpoints of another training are not used
-    assert drawn.count(0) == 2
+    if accuracy is None:  # checkpoints of another training are not used
+        drawn.clear()
+        toy(**{**options, "settings": {"seed": 1}})
+        assert drawn.count(0) == 2
 
 
 def test_training_step_is_compiled_once(monkeypatch):
