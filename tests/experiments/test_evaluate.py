@@ -12,7 +12,7 @@ import soundfile
 
 from configs.keys import make_config
 from cpc import models
-from cpc.data import at_loudness, make_items, make_synthetic, phone_chain, read_all, write_items
+from cpc.data import at_loudness, make_items, write_items
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.results import read_scores
 from cpc.types import UserError
@@ -21,6 +21,7 @@ from experiments.command.config import Config
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import tasks
 from experiments.kinds.registry import CONTRASTIVE
+from tests import plans
 from tests.fake_torch import released_weights
 
 QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
@@ -31,18 +32,16 @@ QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
 def folder(tmp_path_factory):
     """Write three loud and three quiet recordings of two speakers with labels and items."""
     root = tmp_path_factory.mktemp("recordings")
-    made = make_synthetic(
-        num_speakers=2, utterances_per_speaker=3, seconds=2.0, chain=phone_chain(3), seed=0
-    )
-    sounds, lines = made.recordings, []
+    made = plans.speech(2, 3, 2.0)
+    sounds, (labels, label_names), lines = made.train, made.phones["synthetic"], []
     speakers = dict(zip(sounds.names, sounds.speakers, strict=True))
     for i, (name, speaker) in enumerate(speakers.items()):
         (root / "wav" / speaker).mkdir(parents=True, exist_ok=True)
         samples = sounds.read(i, 0, int(sounds.lengths[i])) // (1 + 3 * (i % 2))
         soundfile.write(root / "wav" / speaker / f"{name}.wav", samples, 16_000)
-        lines.append(" ".join([name, *(made.label_names[k] for k in made.labels[name])]))
+        lines.append(" ".join([name, *(label_names[k] for k in labels[name])]))
     (root / "labels.txt").write_text("\n".join(lines) + "\n")
-    write_items(root / "toy.item", make_items(made.labels, made.label_names, speakers))
+    write_items(root / "toy.item", make_items(labels, label_names, speakers))
     return root
 
 
@@ -56,10 +55,6 @@ def released(tmp_path):
     path = tmp_path / "60k_epoch4.npz"
     np.savez(path, **released_weights())
     return path
-
-
-def values(scores):
-    return [score._replace(outcomes=None) for score in scores]
 
 
 def run(checkpoint, folder, workdir, *settings, **options):
@@ -86,11 +81,11 @@ def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_pat
     }  # fmt: skip
     page = (workdir / "report.html").read_text()
     assert "60k_epoch4.npz (format facebookresearch/CPC_audio" in page
-    before = {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in workdir.glob("probes/*")}
     capsys.readouterr()
-    assert values(run(released, folder, workdir, *ctc, **options)) == values(scores)
-    assert "phones, ctc, speakers, abx" in capsys.readouterr().out
-    assert before == {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
+    run(released, folder, workdir, *ctc, **options)
+    assert "already evaluated: phones, ctc, speakers, abx" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in workdir.glob("probes/*")}
 
 
 def test_only_missing_scores_of_a_checkpoint_are_added(folder, released, tmp_path, monkeypatch):
@@ -152,16 +147,10 @@ def test_exported_config_is_used(released, tmp_path):
     assert evaluate.config_of(known).probe.hours == 7.0
 
 
-def test_recordings_are_scaled_to_the_model_loudness():
-    made = make_synthetic(
-        num_speakers=1, utterances_per_speaker=2, seconds=1.0, chain=phone_chain(3), seed=0
-    ).recordings
+def test_scaling_to_a_loudness_needs_that_of_the_recordings():
+    made = dataclasses.replace(plans.speech(1, 2, 1.0).train, rms=None)
     with pytest.raises(ValueError, match="packed"):
-        at_loudness(dataclasses.replace(made, rms=None), None)
-    packed = dataclasses.replace(made, rms=np.array([0.3, 0.3], np.float32))
-    raw = made.read(0, 0, int(made.lengths[0])).astype(np.float32) / 32768
-    np.testing.assert_allclose(read_all(at_loudness(packed, None), 0), raw, rtol=1e-6)
-    np.testing.assert_allclose(read_all(at_loudness(packed, 0.6), 0), 2 * raw, rtol=1e-6)
+        at_loudness(made, None)
 
 
 def test_invalid_arguments_are_rejected(folder, released, tmp_path):
@@ -178,7 +167,6 @@ def test_invalid_arguments_are_rejected(folder, released, tmp_path):
         ("--layer must .*'z1'", released, folder, {"layer": "z1"}),
         ("no recordings", released, tmp_path / "silent", {}),
         ("a probe of phones needs phone labels", released, folder, {"tasks": ["phones"]}),
-        ("labels in other", released, folder, {"tasks": ["phones"], "phones": other}),
         ("labels in other", released, folder, {"phones": other}),
         ("must be an audio model .*image", tmp_path / "image", folder, {}),
         ("one speaker .* --phones or --items", released, tmp_path / "alone", {"tasks": []}),

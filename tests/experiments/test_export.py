@@ -55,10 +55,10 @@ def write_run(folder, config, module, x, ema=False):
     return variables
 
 
-def draw(module, x):
+def draw(module, x, scale=0.1):
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(module.init, jax.random.key(0), x)
-    return jax.tree.map(lambda leaf: 0.1 * rng.normal(size=leaf.shape).astype("f"), shapes)
+    return jax.tree.map(lambda leaf: scale * rng.normal(size=leaf.shape).astype("f"), shapes)
 
 
 def test_exported_model_equals_the_run_bit_for_bit(tmp_path, capsys):

@@ -1,11 +1,10 @@
 """The image experiment: whole run, input checks and probes."""
 
 import contextlib
-import importlib
+import itertools
 import json
 import re
 import shutil
-import types
 from typing import Any
 from unittest import mock
 
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from configs import image_fashion_mnist
+from configs import image_fashion_mnist, image_imagenet_v2
 from cpc.data import Images
 from cpc.files import read_arrays
 from cpc.results import read_scores
@@ -58,12 +57,10 @@ def test_whole_run_on_photographs(tmp_path):
         "model.num_offsets": 2, "evaluate.num_images": 4, "probe.fractions": "(1.0,)",
         "probe.num_epochs": 1, "probe.num_neighbours": 3, "probe.solver": "ridge",
         "probe.features": "('z','random z','pixels')",
-        "probe.tasks": "('linear','knn','few_labels','fine_tuned','supervised','neighbours',"
-        "'units')",
+        "probe.tasks": "('linear','knn','few_labels','supervised','neighbours','units')",
     }  # fmt: skip
     command = ("experiments.train", "--config=configs/image_cifar10.py", f"--workdir={workdir}")
-    done = run(*command, *flags_of(settings))
-    assert "report:" in done.stdout
+    run(*command, *flags_of(settings))
     assert (workdir / "report.html").exists()
     assert "cut.jpeg" in (workdir / "skipped.txt").read_text()
     records = read_records(workdir, [])
@@ -78,19 +75,15 @@ def test_whole_run_on_photographs(tmp_path):
         ("classes", "supervised", "whole network"),
         *(("classes", name, method) for name in features for method in ("linear", "knn")),
         *(("few_labels", name, "frozen") for name in features),
-        *(("few_labels", name, "fine-tuned") for name in ("z", "supervised")),
     }
     for figure in ("neighbours", "units", "augmented", "bound"):
         assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["stl10", "imagenet_v2"])
-def test_large_configs_have_a_loss_per_offset(name):
-    config = importlib.import_module(f"configs.image_{name}").get_config()
+def test_large_config_has_a_loss_per_offset():
     few = {"data.batch_size": 8, "negatives.shards": 1, "model.stages": 1}
-    config = with_settings(config, few)
-    options, key = config.data, jax.random.key(0)
-    pixels = np.zeros((8, options.size, options.size, options.channels), np.uint8)
+    config, key = with_settings(image_imagenet_v2.get_config(), few), jax.random.key(0)
+    pixels = np.zeros((8, config.data.size, config.data.size, 3), np.uint8)
     images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
     problem = problem_of(config, ImageData(images, images, images))
     raw = problem.draw(0)
@@ -291,7 +284,7 @@ def run_probes(folder, tasks, **options):
     return make_probe(image, config, folder, data, nothing)(None, 10)
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "sgd", "ridge"])
+@pytest.mark.parametrize("solver", ["sgd", "ridge"])
 def test_few_labels_use_at_least_one_per_class(solver, tmp_path):
     options = {"probe__solver": solver, "probe__fractions": (0.1, 1.0)}
     scores = run_probes(tmp_path, ("knn", "few_labels"), **options)
@@ -299,21 +292,6 @@ def test_few_labels_use_at_least_one_per_class(solver, tmp_path):
     note = "" if solver == "ridge" else "l2 1, "
     assert settings == [f"{note}10 % of the labels", "100 % of the labels"]
     assert len(read_scores(tmp_path)) == 3
-
-
-def test_failure_keeps_earlier_scores(tmp_path, monkeypatch):
-    few_label_score, asked = image_probes.evaluate.few_label_score, []
-
-    def fail(*args, **options):
-        asked.append(options["fraction"])
-        if len(asked) == 2:
-            raise UserError("too few")
-        return few_label_score(*args, **options)
-
-    monkeypatch.setattr(image_probes.evaluate, "few_label_score", fail)
-    with pytest.raises(UserError, match="too few"):
-        run_probes(tmp_path, ("knn", "few_labels"))
-    assert [score.method for score in read_scores(tmp_path)] == ["knn", "frozen"]
 
 
 def test_features_are_computed_once_if_needed(tmp_path, monkeypatch):
@@ -330,7 +308,7 @@ def test_unit_figure_searches_all_images(tmp_path, monkeypatch):
     test.pixels[-1] = 250
     preprocess = lambda c, batch, *_: {"x": jnp.float32(batch["x"])[:, None, None] / 127.5 - 1}  # noqa: E731
     monkeypatch.setattr(sections, "preprocess", preprocess)
-    model: Any = types.SimpleNamespace(embed=lambda _, patches: (patches.mean((3, 4)), None))
+    model: Any = mock.Mock(embed=lambda _, patches: (patches.mean((3, 4)), None))
     context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
     sections.save_units(context, FeatureSet("z", (None, test, None)))
     assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
@@ -345,14 +323,13 @@ def test_figure_arrays_are_of_the_latest_step(tmp_path):
 
 @pytest.mark.parametrize("test_split", ["train", "test"])
 def test_groups_are_not_divided_between_splits(tmp_path, test_split):
-    for index, subject in enumerate("abcdef"):
-        for kind in ("cat", "dog"):
-            for split in ("train", "test") if subject in "ab" else ("train",):
-                folder = tmp_path / split / kind / subject
-                folder.mkdir(parents=True)
-                shade = 20 * index + 5 * (kind == "cat") + 2 * (split == "test")
-                pixels = np.full((8, 8, 3), shade, np.uint8)
-                Image.fromarray(pixels).save(folder / "x.png")
+    placed = itertools.product(enumerate("abcdef"), ("cat", "dog"), ("train", "test", "one"))
+    for (index, subject), kind, split in placed:
+        if split == "train" or (split == "test" and subject in "ab") or subject == "a":
+            folder = tmp_path / split / kind / subject
+            folder.mkdir(parents=True)
+            shade = 20 * index + 5 * (kind == "cat") + len(split)
+            Image.fromarray(np.full((8, 8, 3), shade, np.uint8)).save(folder / "x.png")
     given = {"source": "folder", "path": str(tmp_path), "size": 8, "channels": 3, "group_level": 3,
              "test_split": test_split, "test_fraction": 0.3}  # fmt: skip
     config, tested = make_config(**{f"data__{key}": value for key, value in given.items()}), set()
@@ -366,8 +343,6 @@ def test_groups_are_not_divided_between_splits(tmp_path, test_split):
     config.data.group_level = 4
     with pytest.raises(UserError, match=r"data\.group_level is 4"):
         image_data.load_data(config, str)
-    (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
-    Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")
     config.data.update(group_level=3, split="one", probe_split="one", test_split="one")
     with pytest.raises(UserError, match="all images are in the test groups"):
         image_data.load_data(config, str)

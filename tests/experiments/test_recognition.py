@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import audio_synthetic
@@ -97,15 +99,11 @@ def test_head_learns_the_order_of_phones(config, tmp_path, monkeypatch):
 def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
     config, tmp_path, monkeypatch
 ):
-    train, found = draw_speech(0), {}
-
-    def take(config, features, start, draw, recipe, **options):
-        found.update(draw=draw, accuracy=recipe.accuracy)
-        return None, ""
-
+    train, take = draw_speech(0), mock.Mock(return_value=(None, ""))
     monkeypatch.setattr(recognition, "train_on_labels", take)
     fit_head(config, standardized_features(train.inputs), train, 3, tmp_path / "head")
-    drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
+    *_, draw, recipe = take.call_args[0]
+    drawn = {x.tobytes() for step in range(40) for x in draw(step)["x"]}
     held = recognition.hold_out(range(24), config.seed)
     assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
 
@@ -114,15 +112,15 @@ def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
         scores[..., 3] = of_blank
         return lambda x: np.repeat(np.asarray(jax.nn.log_softmax(scores)), len(x), axis=0)
 
-    surely_empty, empty = (found["accuracy"](answer(score)) for score in (9.0, 2.0))
+    surely_empty, empty = (recipe.accuracy(answer(score)) for score in (9.0, 2.0))
     assert 0 < surely_empty < empty < 1e-3
 
     # A constant answer is right one time in thirty and scores no more than its likelihood.
-    long = Labelled(
-        [np.repeat(x, 12, axis=0) for x in train.inputs], [p * 10 for p in train.phones]
-    )
-    fit_head(config, standardized_features(long.inputs), long, 3, tmp_path / "head")
-    same = found["accuracy"](lambda x: np.full((len(x), x.shape[1] // 4, 4), -np.log(4.0)))
+    inputs = [np.repeat(x, 12, axis=0) for x in train.inputs]
+    long = Labelled(inputs, [phones * 10 for phones in train.phones])
+    fit_head(config, standardized_features(inputs), long, 3, tmp_path / "head")
+    constant = lambda x: np.full((len(x), x.shape[1] // 4, 4), -np.log(4.0))  # noqa: E731
+    same = take.call_args[0][-1].accuracy(constant)
     assert 0 < same < 1e-3
 
 
@@ -154,26 +152,22 @@ def test_only_fine_tuning_starts_from_the_run(config, data, tmp_path, monkeypatc
     config.probe.tasks, config.probe.features = ("phones", "ctc"), (feature,)
     config.probe.layer_decay = 0.5
     model, variables = network(config)
-    starts, decays = [], []
+    starts, scale = [], mock.Mock(return_value=optax.identity())
 
     def end(config, features, start, draw, recipe, *, num_classes, **options):
         starts.append(start["params"].get("network", start["params"]))
         frames = lambda x: max(1, x.shape[1] // 160)  # noqa: E731
         return lambda x: np.zeros((len(x), frames(x), num_classes), np.float32), "ended"
 
-    def record(decay, parts):
-        decays.append(decay)
-        return recognition.optax.identity()
-
     for module, of_rates in ((supervised, labelled.train), (recognition, recognition)):
         monkeypatch.setattr(module, "train_on_labels", end)
-        monkeypatch.setattr(of_rates, "scale_by_layer", record)
+        monkeypatch.setattr(of_rates, "scale_by_layer", scale)
     make_probe(audio, config, tmp_path, data, model)(variables, 3)
     assert len(starts) == 2
     for start in starts:
         same = jax.tree.map(np.array_equal, start, variables["params"])
         assert all(jax.tree.leaves(same)) == (feature == "tuned")
-    assert decays == [decay] * 2
+    assert [args[0] for args, _ in scale.call_args_list] == [decay] * 2
 
 
 def test_scores_and_edit_rates_of_both_decoders(config, data, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """The s3prl upstream of an export, with a stand-in for torch.
 
-The stand-in has nn.Module, from_numpy and the tensor methods detach, cpu, numpy and device.
 docs/released_weights.md names the versions of torch and s3prl that were tried.
 """
 
@@ -18,21 +17,12 @@ from cpc import models
 from cpc.data.recordings import bring_to_loudness
 from cpc.types import UserError
 from experiments.export.__main__ import write_expert
+from tests import fake_torch
 
 
-class Tensor:
-    device = "cpu"
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-
-    def detach(self):
-        return self
-
-    cpu = detach
-
-    def numpy(self):
-        return self.array
+class Tensor(fake_torch.Tensor):
+    device, cpu = "cpu", fake_torch.Tensor.detach
+    shape = property(lambda self: self.array.shape)
 
     def to(self, device):
         assert device == "cpu"
