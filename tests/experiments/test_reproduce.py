@@ -3,24 +3,19 @@
 import functools
 import json
 
-import numpy as np
 import pytest
 
-from configs import audio_synthetic, audio_voices_paper
-from cpc.files import flatten, write_json
+from configs import audio_voices_paper
+from cpc.files import flatten
 from cpc.types import UserError
-from experiments.command.config import with_settings
 from experiments.command.run_dir import record_state
-from experiments.kinds.audio import kind as audio
 from experiments.reproduce import __main__ as folder
-from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
-from experiments.sweep.jobs import check_cell, lock_folder, make_job
+from experiments.sweep.jobs import check_cell, lock_folder
 from tests.commands import run
-from tests.experiments.test_export import write_run
 from tests.experiments.test_reproduction import write_cell
 from tests.fake_run import draw_nothing
 
@@ -207,80 +202,6 @@ def test_a_folder_with_something_else(tmp_path):
     refused("contains a sweep")
     (tmp_path / "config.json").write_text("{}")
     refused("contains a single run")
-
-
-def test_latents_of_each_recording_come_first():
-    pool = [(u, np.full((4, 2), u, float)) for u in (0, 1, 0, 2, 1)]
-    latents, number = bound.gather(iter(pool), 20)
-    assert number == 3
-    assert sorted(latents[:3, 0].tolist()) == [0, 1, 2]
-    assert np.bincount(latents[:, 0].astype(int)).tolist() == [8, 8, 4]
-    again, _ = bound.gather(iter(pool), 20)
-    np.testing.assert_array_equal(latents, again)
-    rest = iter(pool)
-    assert len(bound.gather(rest, 2)[0]) == 2
-    assert len([*rest]) == 3  # with two recordings there is enough
-
-
-def test_bound_by_n_is_that_of_a_double_loop():
-    rng = np.random.default_rng(0)
-    b, t, d, n, offsets = 3, 5, 4, 7, (1, 3)
-    z, latents = rng.standard_normal((b, t, d)), rng.standard_normal((n - 1, d))
-    predictions = 2 * rng.standard_normal((b, t, 2, d))
-    z32, predictions32, latents32 = (a.astype(np.float32) for a in (z, predictions, latents))
-    rows = bound.estimates(z32, predictions32, offsets, latents32, is_bound=True)
-    for row, (at, k) in zip(rows, enumerate(offsets), strict=True):
-        windows = []
-        for i in range(b):
-            values = []
-            for j in range(t - k):
-                query = predictions[i, j, at]
-                scores = np.array([query @ z[i, j + k], *(latents @ query)])
-                values.append(np.log(n) - np.log(np.exp(scores).sum()) + scores[0])
-            windows.append(np.mean(values))
-        assert (row["offset"], row["n"], row["is_bound"]) == (k, n, True)
-        assert row["value"] == pytest.approx(np.mean(windows), rel=1e-5)
-        assert row["high"] - row["value"] == pytest.approx(
-            4.30265 * np.std(windows, ddof=1) / 3**0.5, rel=1e-4
-        )
-
-
-def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, capsys, unchecked):
-    """Cosines over the temperature, of the offsets that are predicted, in one branch."""
-    small = {"model.width": 8, "model.context_width": 8, "model.num_offsets": 2,
-             "model.horizon": 6, "data.window_samples": 2560, "evaluate.num_windows": 16,
-             "loss.cosine": True, "negatives.temperature": 0.2, "probe.tasks": ()}  # fmt: skip
-    config = with_settings(audio_synthetic.get_config(), small)
-    module = audio.build_model(config).module
-    write_run(tmp_path / "mixed,seed=0", config, module, np.zeros((1, 2560), np.float32))
-
-    def estimates(z, predictions, offsets, latents, is_bound):
-        for unit in (z, latents, predictions * 0.2):
-            np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1, atol=1e-4)
-        return [{"offset": k} for k in offsets]
-
-    monkeypatch.setattr(bound, "estimates", estimates)
-    found = bound.measure_bound(tmp_path / "mixed,seed=0", range(4, 5))
-    assert [row["offset"] for row in found["rows"]] == [1, 6]
-    two = with_settings(config, {"model.directions": ("forward", "backward")})
-    write_json(tmp_path / "mixed,seed=0" / "config.json", two)
-    write_bound(tmp_path, monkeypatch)
-    assert "got forward, backward in" in capsys.readouterr().out
-
-
-def write_bound(folder_, monkeypatch):
-    monkeypatch.setattr(folder.status, "is_done", lambda folder: True)
-    folder.write_bound(folder_, [make_job("c.py", Cell("mixed,seed=0", {}), folder_)], range(4, 5))
-
-
-def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
-    measured = []
-    measure = lambda *given: measured.append(given) or {"rows": []}  # noqa: E731
-    monkeypatch.setattr(folder, "measure_bound", measure)
-    (tmp_path / "bound.json").write_text('{"rows": [')
-    for _ in range(2):
-        write_bound(tmp_path, monkeypatch)
-    assert len(measured) == 1
 
 
 def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch, capsys):
