@@ -57,19 +57,16 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("scale", ["small", "medium"])
-def test_tables_of_sound_are_trained_by_a_recipe_that_learns(scale):
+def test_tables_of_sound_are_trained_by_a_recipe_that_learns():
     """Each row is audio_voices_paper except for the varied keys and the probes."""
     recipe = flatten(audio_voices_paper.get_config())
-    assert (recipe["num_steps"], recipe["loss.cosine"]) == (5500, True)
     for name, own in cells_.TABLE_2.items():
-        (cell,) = planned(name, scale=scale)
+        (cell,) = planned(name)
         known = flatten(cell.config)
         keys = {key for key in known if known[key] != recipe[key]} - {"seed"}
         assert {key for key in keys if not key.startswith("probe.")} == set(own)
-    tables = planned(*cells_.cells_of(("table 1", "table 2"), scale), scale=scale, seeds=3)
-    assert cells_.SCALES[scale].seeds == 3
-    words = cells_.describe_cells(tables, scale, 1)
+    tables = planned(*cells_.cells_of(("table 1", "table 2"), "small"), seeds=SCALES["small"].seeds)
+    words = cells_.describe_cells(tables, "small", 1)
     assert "27, each of 5,500 steps" in words["size"]
     assert words["hardware"] == "Hardware: 2 CPU cores, about 13.5 h"
 
@@ -96,16 +93,11 @@ def test_every_cell_has_a_config_that_can_be_run(scale, data):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_cell_varies_what_is_open(scale):
-    data = cells_.DEFAULT_DATA[scale]
-    rows = cells_.describe_open(scale, data, {})
-    assert [row["what"] for row in rows] == [one.what for one in OPEN]
+    rows = cells_.describe_open(scale, cells_.DEFAULT_DATA[scale], {})
     for row, one in zip(rows, OPEN, strict=True):
         assert row["choice"]
-        assert row["change"]
         assert ("=" in row["change"]) == bool(one.cell)  # or in words why nothing varies it
         assert row["change"] not in row["choice"] or not one.cell
-    base, groups = planned("mixed", "open-groups", scale=scale, data=data)
-    assert groups.settings["negatives.shards"] != base.settings.get("negatives.shards", 1)
 
 
 @pytest.mark.parametrize("one", [one for one in OPEN if one.cell and one.kind == "audio"])
@@ -138,12 +130,9 @@ def test_dry_run(capsys, tmp_path):
     (PARTS, {"settings": {"audio": ["negatives.rule=batch"]}}, r"negatives\.rule"),
     (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"model\.num_offsets"),
     (["bound"], {"settings": {"audio": ["model.horizon=24"]}}, r"model\.horizon .*got 24"),
-    (["table 2"], {"data": "librispeech"}, r"--audio data\.path="),
     (["table 2"], {"data": "librispeech", "settings": {"audio": ["data.path=/no/where"]}},
      "/no/where"),
-    (["table 3"], {"settings": {"image": ["data.source=folder"]}}, r"--image data\.path="),
     (["table 3"], {"scale": "paper"}, r"--image data\.path="),
-    (["table 5"], {"scale": "paper"}, r"--text data\.path="),
 ])  # fmt: skip
 def test_mistakes(parts, options, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -169,7 +158,6 @@ def hold(path, own, cells):
 
 
 def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
-    """Figure 3 over three seeds joins a table that is there, without its further seeds."""
     record(tmp_path, plan(jobs=4), planned("mixed"))
     more = plan(parts=["figure 3"], seeds=3, jobs=4)
     recorded = record(tmp_path, more, planned("steps-20", seeds=3))
@@ -198,13 +186,12 @@ def test_a_folder_with_something_else(tmp_path):
     refused("mixed,seed=0 has other settings", given=[other])
     with hold(tmp_path, plan(), cells):
         refused("still runs")
-    (tmp_path / "sweep.json").write_text(json.dumps({"cells": {}}))
-    refused("contains a sweep")
-    (tmp_path / "config.json").write_text("{}")
-    refused("contains a single run")
+    for name, words in (("sweep.json", "contains a sweep"), ("config.json", "a single run")):
+        (tmp_path / name).write_text(json.dumps({"cells": {}}))
+        refused(words)
 
 
-def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch, capsys):
+def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch):
     draw_nothing(monkeypatch)
     for name in cells_.cells_of(("figure 3",), "smoke"):
         path = write_cell(tmp_path, name)
@@ -212,19 +199,15 @@ def test_a_figure_of_runs_that_are_there(tmp_path, monkeypatch, capsys):
         (path / "report.html").write_text("")
     monkeypatch.setattr(folder, "run_jobs", lambda *_: None)
     folder.reproduce(["figure 3"], "smoke", workdir=str(tmp_path))
-    assert capsys.readouterr().out.startswith(f"workdir: {tmp_path}\n")
     found = json.loads((tmp_path / "reproduction.json").read_text())
     (curve,) = (one for one in found["sections"] if one["title"].startswith("Figure 3"))
     assert [row["offset"] for row in curve["tables"][0]["rows"]] == list(range(1, 21))
     assert "synthetic" in found["title"]
 
 
-@pytest.mark.parametrize(("flag", "value", "word"), [
-    ("seeds", 0, "--seeds"), ("audio", "num_step=3", "num_steps"),
-])  # fmt: skip
-def test_a_mistake_is_a_sentence(flag, value, word, tmp_path):
-    words = ["--all", "--dry-run", f"--workdir={tmp_path / 'x'}", f"--{flag}", value]
+def test_a_mistake_is_a_sentence(tmp_path):
+    words = ["--all", "--dry-run", f"--workdir={tmp_path / 'x'}", "--audio=num_step=3"]
     said = run("experiments.reproduce", *words, status=2).stderr
     assert said.count("\n") == 1
-    assert word in said
+    assert "num_steps" in said
     assert not list(tmp_path.iterdir())
