@@ -231,6 +231,7 @@ def test_any_pair_refutes_and_all_must_hold(pairs, word, p):
     result = st.Result(NEGATIVES, "en", frame[:0], frame, None)
     (found,) = st.read_findings(reproduction_of(frame_of({}), parts=["table 2"]), [result])
     assert (found.verdict, found.p_value) == (word, pytest.approx(p, nan_ok=True))
+    assert not found.data  # the only set is not named
 
 
 def test_a_claim_names_the_sets_on_which_it_holds():
@@ -303,6 +304,7 @@ def test_offsets_fall_rise_waver_or_are_flat():
         state = [state] * 18 + ["fine"] * 2
         assert offsets_of(values, values, state=state).finding.verdict == word
     assert st.read_offsets([late]) is None
+    assert not len(st.final_scores(late))
     found = offsets_of(falling, falling - 0.1)
     assert found.finding[1::2][:2] == (HELD, 1.0)
     assert found.finding.p_value < 1e-9
