@@ -6,19 +6,18 @@ r"""Reproduce the paper's tables and figures by sweeps of ordinary runs, and wri
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
 Covers tables 1 to 5, figures 2, 3, 5 and 6, and two tables that are not in the paper: --table open
-(a cell for each choice that the paper leaves open) and --table bound (log N - L by the number of
-negatives, and against the probes). The size and estimated time are printed before the first cell.
+(a cell for each choice that the paper leaves open) and --table bound (whether the strict bound
+predicts the probes). The size and estimated time are printed before the first cell.
 
 --scale smoke checks in minutes that everything runs, on synthetic sound. --scale small trains on
 sound with the settings of configs/audio_voices_paper.py (5,500 steps) and three seeds. Tables 1 and
-2 are 27 cells and take about 14 hours on 2 cores; finished cells are kept. Table 5 is trained on
-books, at the paper's widths, for 300 steps. --scale medium has the same sound, wider networks for
-images, and longer training of agents and text. --scale paper has the paper's sizes and was never
-run. To use a GPU for a few minutes, run cpc reproduce.train.
+2 are 27 cells and take about 14 hours on 2 cores. --scale medium has the same sound, wider networks
+for images, and longer training of agents and text. --scale paper has the paper's sizes and was
+never run. To use a GPU for a few minutes, run cpc reproduce.train.
 
 All cells, and reproduction.html, .md and .json, are written to --workdir (default:
-runs/reproduced-SCALE-DATA). Tables share cells, so another --table with the same --workdir only
-adds missing cells. Repeat the command to resume. For progress, run cpc status WORKDIR.
+runs/reproduced-SCALE-DATA). Repeat the command to resume; tables share cells, so another --table
+only adds missing ones. For progress, run cpc status WORKDIR.
 """
 
 import functools
@@ -28,16 +27,12 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from cpc.files import read_object, write_sealed
 from cpc.types import UserError
-from experiments import status
 from experiments.command import cli
 from experiments.reproduce import cells
-from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import Planned
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import (
-    Job,
     check_cell,
     count_signals,
     end,
@@ -47,9 +42,6 @@ from experiments.sweep.jobs import (
     run_jobs,
 )
 from experiments.training.plan import Geometry
-
-#: Values of log2 N in the table of bounds.
-BOUND_SIZES, SMOKE_BOUND_SIZES = range(5, 17), range(5, 11)
 
 
 def reproduce(
@@ -73,11 +65,9 @@ def reproduce(
         if "data" in cell.config:  # agents generate their data
             check_data(cell, checked.geometry)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
-    all_jobs = [
-        make_job(cell.file, Cell(cell.name, cell.settings), folder, device) for cell in planned
-    ]
+    planned_jobs = [make_job(c.file, Cell(c.name, c.settings), folder, device) for c in planned]
     if dry_run:
-        print("\n".join(shlex.join(job.command) for job in all_jobs))
+        print("\n".join(shlex.join(job.command) for job in planned_jobs))
         return
     plan = cells.describe_plan(planned, parts, scale, data, user, seeds, jobs)
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
@@ -87,14 +77,10 @@ def reproduce(
         def begin(_):
             return make_local(jobs, num_signals, [lock.fileno()]), jobs
 
-        run_jobs(all_jobs, begin, num_signals, lambda: write_page(folder))
-        stopped = num_signals() > 0
-        if "bound" in parts and not stopped:
-            sizes = SMOKE_BOUND_SIZES if scale == "smoke" else BOUND_SIZES
-            write_bound(folder, all_jobs, sizes)
+        run_jobs(planned_jobs, begin, num_signals, lambda: write_page(folder))
         write_page(folder)
     print(f"page: {folder / 'reproduction.html'}")
-    end(folder, stopped)
+    end(folder, num_signals() > 0)
 
 
 def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> list[str]:
@@ -126,17 +112,6 @@ def check_data(cell: Planned, geometry: Geometry) -> None:
         )
 
 
-def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
-    """Measure the bound for each N in the base cell's first seed, unless already measured."""
-    path = folder / "bound.json"
-    job = next(job for job in jobs if job.name.startswith(f"{cells.MIXED},"))
-    if not read_object(path, []) and status.is_done(job.folder):
-        try:
-            write_sealed(path, measure_bound(job.folder, sizes))
-        except UserError as error:
-            print(f"the bound by number of negatives was not measured: {error}")
-
-
 def write_page(folder: pathlib.Path) -> None:
     """Write the page of the cells recorded so far."""
     try:
@@ -153,19 +128,14 @@ if __name__ == "__main__":
     )
     FIGURE = flags.DEFINE_multi_enum("figure", [], ["2", "3", "5", "6"], "Figure to reproduce.")
     ALL = flags.DEFINE_bool("all", False, "Reproduce every table and figure.")
-    SCALE = flags.DEFINE_enum(
-        "scale", "small", list(cells.SCALES), "Size of the cells. Tables 1 and 2 at small or "
-        "medium take about 14 hours on 2 cores, with three seeds.",
-    )  # fmt: skip
+    SCALE = flags.DEFINE_enum("scale", "small", list(cells.SCALES), "Size of the cells.")
     DATASET = flags.DEFINE_enum(
         "data", None, list(cells.DATA), "Audio data. The default depends on the scale."
     )
     SEEDS = flags.DEFINE_integer(
         "seeds", None, "Seeds per cell. Default: 3 at small and medium, else 1.", lower_bound=1
     )
-    JOBS = flags.DEFINE_integer(
-        "jobs", 1, "Number of parallel cells, which share cores and GPUs.", lower_bound=1
-    )
+    JOBS = flags.DEFINE_integer("jobs", 1, "Number of cells that run at a time.", lower_bound=1)
     SETTINGS = {
         kind: flags.DEFINE_multi_string(kind, [], f"key=value for {kind} cells, e.g. data.path=...")
         for kind in cells.KINDS

@@ -142,8 +142,6 @@ SCALES = {
         hours={},
     ),
 }
-
-
 #: Settings of all cells, by kind.
 UserSettings: TypeAlias = Mapping[str, Mapping[str, Any]]
 
@@ -167,7 +165,6 @@ MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
 STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
 FAR_OFFSETS = "steps-20"
 IMAGE, IMAGE_GRU = "image", "image-gru"
-OTHER_SHARDS = "open-groups"
 TEXT = "text"
 #: The cells of agents without and with CPC, by variant of the hidden ball.
 AGENTS = {
@@ -201,7 +198,7 @@ OWN = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}
 OPEN = (
     Open("number of negatives, and whether all latents are candidates",
          "all latents of a device's windows", "open-sampled", {"negatives.num_sampled": 128}),
-    Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
+    Open("whose windows a device contrasts", "", "open-groups", {"negatives.shards": 1}),
     Open("whether latents near the positive can be negatives",
          "the positive never, its neighbors yes", "open-window", {"negatives.window": 2}),
     Open("scaling of the scores, normalization of z and c", "", "open-cosine",
@@ -242,7 +239,7 @@ PARTS = {
     "figure 5": (IMAGE,),
     "figure 6": tuple(FIGURE_6),
     "open": (MIXED, IMAGE, *(one.cell for one in OPEN if one.cell)),
-    "bound": (*TABLE_2, OTHER_SHARDS),
+    "bound": tuple(TABLE_2),
 }
 
 

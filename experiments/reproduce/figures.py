@@ -1,11 +1,11 @@
-"""Drawings of a reproduction, of the paper's Figures 3 and 6 and two that are not in the paper."""
+"""Drawings of a reproduction: the paper's Figures 3 and 6, and the bound against the probe."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
+from scipy.optimize import isotonic_regression
 
 from cpc.report import draw
 from cpc.results import Difference, Frame
@@ -34,45 +34,6 @@ def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
     return figure
 
 
-def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
-    """Draw log N - L against N, with a line per offset, its `truth`, and the ceiling log N."""
-    figure, (axes,) = draw.make_figure(1, row_height=4.2)
-    offsets, sizes = sorted(rows.offset.unique()), sorted(rows.n.unique())
-    shown = offsets[:: max(1, len(offsets) // 6)]
-    for place, offset in enumerate(shown):
-        color = colormaps["viridis"](0.05 + 0.85 * place / max(1, len(shown) - 1))
-        mine = rows[rows.offset == offset].sort_values("n")
-        axes.plot(mine.n, mine.value, "o-", color=color, markersize=4, label=f"offset {offset}")
-        if np.isfinite(mine.low + mine.high).all():
-            axes.fill_between(mine.n, mine.low, mine.high, color=color, alpha=0.12, linewidth=0)
-        if offset in truth:
-            axes.axhline(truth[offset], color=color, linestyle=":", linewidth=1.2)
-    axes.plot(sizes, np.log(sizes), "--", color=draw.RED, linewidth=1.2, label="ceiling log N")
-    last = rows.n[rows.is_bound].max()
-    if last < sizes[-1]:
-        axes.axvline(
-            last, color=draw.GRAY, linewidth=1, label="a bound up to here, then an estimate"
-        )
-    axes.set_xscale("log", base=2)
-    # Plain digits avoid loading the mathematical fonts, which exponents would need.
-    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
-    draw.label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
-    draw.add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def spread(heights: np.ndarray, gap: float) -> np.ndarray:
-    """Move ascending heights apart to at least a gap, by equal amounts up and down.
-
-    >>> spread(np.array([0.0, 0.5, 0.5, 1.0]), 0.25)
-    array([0.   , 0.375, 0.625, 1.   ])
-    """
-    steps = gap * np.arange(len(heights))
-    pushed_up = np.maximum.accumulate(heights - steps)
-    pushed_down = np.minimum.accumulate((heights - steps)[::-1])[::-1]
-    return (pushed_up + pushed_down) / 2 + steps
-
-
 def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Figure:
     """Draw the score of a linear probe on c against the strict bound, with a point per run."""
     figure, panels = draw.make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
@@ -80,7 +41,9 @@ def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None])
         runs = runs.sort_values("percent", kind="stable")
         axes.plot(runs.nats, runs.percent, "o", color=draw.BLUE, markersize=5)
         low, high = axes.get_ylim()
-        heights = spread((runs.percent.to_numpy() - low) / (high - low), 0.045)
+        # Isotonic regression moves overlapping labels apart, by as little as possible.
+        steps, at = 0.045 * np.arange(len(runs)), (runs.percent.to_numpy() - low) / (high - low)
+        heights = isotonic_regression(at - steps).x + steps
         for run, height in zip(runs.itertuples(), heights, strict=True):
             arrow = {"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3}
             axes.annotate(

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from cpc.data import SAMPLE_RATE_HZ
-from cpc.files import flatten, read_arrays, read_object
+from cpc.files import read_arrays
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.results import Difference, Frame, Run, at_end, last_evaluation
-from cpc.results.run import headline_rows, offset_ranges
+from cpc.results import Difference, Run
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
@@ -32,27 +31,24 @@ NOTE = (
     "All intervals cover 95 %. They are the root of the sum of squares of Student's interval over "
     "seeds and the bootstrap over test utterances or images; with one seed, the latter alone. The "
     "difference of two rows is paired by seed, and by test item if both rows recorded them; if "
-    "not, its interval is over seeds alone. Rows that share fewer than two seeds are "
-    "treated as independent. Two rows differ if the interval excludes 0; then the intervals over "
-    "seeds and over items each also exclude 0. They are equal if the interval is within "
+    "not, its interval is over seeds alone. Rows that share fewer than two seeds are treated as "
+    "independent. Two rows differ if the interval excludes 0, and are equal if it is within "
     f"{statistics.EQUAL_POINTS:g} points, half of the smallest effect that the paper claims "
-    f"({SMALLEST_EFFECT:g}). One seed is not judged. Holm's correction keeps the probability of "
-    "any false verdict on the page at 5 %. It counts each judged claim once per labelled set; the "
-    "p of a claim, by Student's t over seeds, is the largest p of its pairs if all hold, and the "
+    f"({SMALLEST_EFFECT:g}). Holm's correction of the verdicts at the head of the page keeps the "
+    "probability of any false one at 5 %. It counts each judged claim once per labelled set; the p "
+    "of a claim, by Student's t over seeds, is the largest p of its pairs if all hold, and the "
     "smallest times their number if one refutes it. Power, before this correction, is the "
     "probability of finding an effect in points (the paper's, or "
     f"{statistics.EFFECT_POINTS:g} if it lacks a row) with as many seeds of the same scatter "
     "(noncentral Student's t), or for “=” of calling rows without a difference equal; the power of "
-    "a claim is that of its weakest pair. Only verdicts at the head of the page include Holm's "
-    "correction. Kendall's τ compares the order of our rows with the paper's; its interval draws "
-    "each row from a normal distribution as wide as its interval, and its p is exact: the fraction "
-    "of all orders that agree at least as well."
+    "a claim is that of its weakest pair. Kendall's τ compares the order of our rows with the "
+    "paper's; its interval draws each row from a normal distribution as wide as its interval, and "
+    "its p is exact: the fraction of all orders that agree at least as well."
 )
 ABSENT = (
     "Tables 3 and 4, other rows: they belong to other methods, which are not run here.",
     "Table 5, sets Subj, MPQA and TREC: they are not available. Figures 1 and 4 are drawings of "
     "the method.",
-    "Figure 6: the paper's levels of DeepMind Lab, which small tasks replace.",
     "Figure 3: the paper does not print numbers; only the fall of the curve is tested.",
 )
 
@@ -237,9 +233,8 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
     formats = dict.fromkeys((*areas, "with − without"), show_return) | {"power %": ".0f"}
     about = (
         "Catch with a ball that hides after two of ten steps and reappears as it lands, never "
-        "reappears, or is always visible. The tasks are of the same kinds as the paper's levels of "
-        "DeepMind Lab, and it is known in advance where CPC can help. notebooks/studies/hidden_ball"
-        " has ten seeds and controls."
+        "reappears, or is always visible: tasks that replace the paper's levels of DeepMind Lab. "
+        "Where CPC can help is known in advance. notebooks/studies/hidden_ball has ten seeds."
     )
     drawn = [Figure("agents", figures.curves_figure(learned), "Learning", caption)]
     return Section(title, [about], drawn, [Table("Area under the curve", frame, note, formats)])
@@ -271,106 +266,10 @@ def open_section(reproduction: Reproduction) -> Section:
 
 
 def bound_section(reproduction: Reproduction) -> Section:
-    """Return a section that compares log N - L with N, with sharded negatives, and with probes."""
-    first, sentences, drawings, tables = first_run(reproduction, cells.MIXED), [], [], []
-    known = first.truth if first else None
-    truth = {} if known is None else dict(zip(known.offset, known.mutual_information, strict=True))
-    if rows := (read_object(reproduction.folder / "bound.json", []) or {}).get("rows"):
-        frame = pd.DataFrame(rows).astype({"value": float, "low": float, "high": float})
-        caption = (
-            "Candidates are latents of other recordings. While there is one per recording, "
-            "log N − L is a bound; more latents of the same recordings are not independent, so "
-            "that it is only an estimate."
-            + (" Dotted: the exact information of the source." if truth else "")
-        )
-        drawn = figures.bound_figure(frame, truth)
-        drawings.append(Figure("bound", drawn, "Against the number of negatives", caption))
-        table = bound_frame(frame, truth)
-        formats = dict.fromkeys(table.columns[1:], show_nats)
-        note = "±: half of the 95 % interval over windows. *: an estimate, not a bound."
-        tables.append(Table("log N − L, nats", table, note, formats))
-    else:
-        sentences.append("log N − L by number of negatives: not measured.")
-    shards = shards_frame(reproduction)
-    if {cells.MIXED, cells.OTHER_SHARDS} <= set(shards.cell):
-        formats = {"N": ",.0f"} | dict.fromkeys(shards.columns[3:6], ".2f")
-        formats |= dict.fromkeys(shards.columns[7:], show_estimate)
-        title = "Negatives of a device, or of the whole batch"
-        tables.append(Table(title, shards, formats=formats))
-    compared = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE)
-    taus = {
-        str(data): statistics.rank_correlation(runs.nats, runs.percent)
-        for data, runs in compared.points.groupby("data")
-    }
-    title = "Whether log N − L predicts the probe"
-    caption = predict_sentence(taus, compared)
-    if taus:
-        drawn = figures.bound_and_probe_figure(compared.points, taus)
-        drawings.append(Figure("bound_and_probe", drawn, title, caption))
-    else:
-        sentences.append(f"{title}: {caption}")
-    return Section("The bound, which the paper does not tabulate", sentences, drawings, tables)
-
-
-def bound_frame(rows: Frame, truth: Mapping[int, float]) -> Frame:
-    """Return a row per offset and a column per number of candidates, with the ceilings last.
-
-    An entry is (nats, half of the interval, whether it is a bound).
-    """
-    entries = [*zip(rows.value, (rows.high - rows.low) / 2, rows.is_bound, strict=True)]
-    table = rows.assign(entry=entries).pivot(index="offset", columns="n", values="entry")
-    columns: dict[str, Any] = {"offset": [*map(str, table.index), "ceiling log N"]}
-    columns |= {f"N = {n:,}": [*table[n], (math.log(n), None, True)] for n in table}
-    if truth:
-        exact = [(truth[k], None, True) if k in truth else None for k in table.index]
-        columns["truth"] = [*exact, None]
-    return pd.DataFrame(columns)
-
-
-def show_nats(entry: tuple[float, float | None, bool] | None) -> str:
-    """Format nats with half of their interval, and a star if they are not a bound.
-
-    >>> show_nats((-0.014, 0.03, False)), show_nats((4.1589, None, True))
-    ('−0.01 ±0.03*', '4.16')
-    """
-    if entry is None:
-        return ""
-    value, half, is_bound = entry
-    width = "" if half is None else f" ±{show(half, '.2f')}"
-    return f"{show(value, '.2f')}{width}{'' if is_bound else '*'}"
-
-
-def shards_frame(reproduction: Reproduction) -> Frame:
-    """Compare N, estimate, bound and phone accuracy of runs that differ in negatives.shards."""
-    rows, names = [], (cells.MIXED, cells.OTHER_SHARDS)
-    for cell, run in ((name, run) for name in names for run in reproduction.runs.get(name, [])):
-        own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
-        if not len(own):
-            continue
-        own, strict = headline_rows(own), headline_rows(strict)
-        entry = {
-            "cell": cell,
-            "shards": flatten(run.config).get("negatives.shards"),
-            "N": own.n.mean(),
-            "log N": own.log_n.mean(),
-            "log N − L (estimate)": own.bound.mean(),
-            "strict bound": strict.bound.mean(),
-            "its offsets": offset_ranges(strict.offset),
-        }
-        scores = statistics.linear_scores(statistics.final_scores(run), PHONES_TABLE, "c")
-        for data, score in scores.groupby("data"):
-            entry[f"phones %, {data}"] = mean_percent(score)[:3]
-        rows.append(entry)
-    frame = pd.DataFrame(rows, columns=None if rows else pd.Index(["cell"]))
-    return frame.astype(object).where(frame.notna(), None)
-
-
-def predict_sentence(
-    taus: Mapping[str, Difference | None], compared: statistics.BoundAndProbe
-) -> str:
-    """Describe the rank correlation of bound and probe on each labelled set, and its runs."""
-    parts = []
-    for data, tau in taus.items():
+    """Return a section on whether the strict bound predicts the probe on each labelled set."""
+    compared, parts, taus = statistics.bound_and_probe(reproduction.runs, PHONES_TABLE), [], {}
+    for data, runs in compared.points.groupby("data"):
+        tau = taus[data] = statistics.rank_correlation(runs.nats, runs.percent)
         if tau is None:
             parts.append(f"{data}: fewer than four distinct runs, not enough to compare")
             continue
@@ -378,10 +277,15 @@ def predict_sentence(
         text = f"Kendall's τ {show_estimate(tau, '.2f')}, p {tau.p_value:.2g}"
         parts.append(f"{data}: {text}: {effect}")
     first, offsets = statistics.MIN_FAR_OFFSET, ", ".join(map(str, compared.offsets)) or "none"
-    return (
+    caption = (
         f"{'; '.join(parts) or 'not measured'}. One point per run; interval: bootstrap over runs. "
         f"The strict bound is the mean over the common offsets of these runs from {first} on "
         f"({offsets}): nearer latents share sound with the context, and their bounds are near the "
         f"ceiling log N. Excluded runs: {compared.num_near} without such an offset, "
         f"{compared.num_other} with another N."
     )
+    title = "Whether log N − L predicts the probe"
+    if not taus:
+        return Section(title, [caption])
+    drawn = figures.bound_and_probe_figure(compared.points, taus)
+    return Section(title, figures=[Figure("bound_and_probe", drawn, "Bound and probe", caption)])

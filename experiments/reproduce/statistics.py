@@ -45,8 +45,7 @@ MAX_PERMUTED = 8
 #: Largest p and smallest number of offsets above chance for a verdict on a curve over offsets. The
 #: limit on p is strict because neighboring offsets share windows.
 MAX_P, MIN_OFFSETS = 0.01, 3
-#: Smallest offset at which bounds of runs are compared. Nearer latents share sound with the
-#: context, and their bounds are near the ceiling log N.
+#: Smallest offset at which bounds of runs are compared, since nearer latents share sound with c.
 MIN_FAR_OFFSET = 5
 kendalltau: Any = stats.kendalltau
 
@@ -54,7 +53,6 @@ kendalltau: Any = stats.kendalltau
 class Reproduction(NamedTuple):
     """The recorded cells of a folder."""
 
-    folder: Path
     plan: dict[str, Any]
     runs: dict[str, list[Run]]
     """Runs by cell, one for each seed with records."""
@@ -91,7 +89,7 @@ def read_reproduction(folder: str | Path) -> Reproduction:
         scores.append(final_scores(run).assign(cell=cell, seed=run.seed))
     waiting = [cell for cell, found in runs.items() if not found and cell not in begun]
     filled = [frame for frame in scores if len(frame)] or scores[:1]
-    return Reproduction(folder, plan, runs, pd.concat(filled), problems, waiting)
+    return Reproduction(plan, runs, pd.concat(filled), problems, waiting)
 
 
 def final_scores(run: Run) -> Frame:
@@ -341,8 +339,6 @@ def verdict(
 
 def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return Kendall's tau-b along the last axis, or NaN if all values are equal.
-
-    tau = sum sign(x_i - x_j) sign(y_i - y_j) / sqrt(pairs untied in x . pairs untied in y)
 
     >>> float(kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).round(4))
     0.3333

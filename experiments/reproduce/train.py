@@ -5,16 +5,11 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
         cpc reproduce.train --part $part --audio num_steps=10000 \
             --audio model.width=256 --audio steps_per_launch=10 &
     done; wait
-    cpc reproduce.train --workdir runs/long --cell mixed --seeds 1 --export-step 1000 \
-        --export-step 2000 --export-step 5000 --export-step 10000 --audio num_steps=20000 \
-        --audio model.width=512 --audio model.dtype=bfloat16 --audio data.batch_size=64 \
-        --audio negatives.shards=8
 
 Cells with equal programs share one compilation. Cells are neither probed nor checkpointed. Held-out
 data are only used to evaluate the loss, and weights are written when a cell reaches an
 --export-step or its end. Repeating the command skips finished cells and restarts interrupted cells
-from the beginning. Exports in half precision have 2 MB at the default width, 5 MB at width 256 and
-12 MB at 512.
+from the beginning. Exports in half precision have 2 MB at the default width and 12 MB at 512.
 """
 
 import functools

@@ -78,12 +78,9 @@ def test_verdict_needs_a_target():
     slow = timing.Row("start", {"seconds": 5.1}, "5.1 s", "seconds <= 5")
     fast = timing.Row("input", {"times": 10.0}, "10 times", "times >= 10")
     plain = timing.Row("memory", {"megabytes": 3.0}, "3 MB")
-    assert timing.describe(slow) == {
-        "name": "start", "seconds": 5.1, "target": "seconds <= 5", "met": False
-    }  # fmt: skip
-    assert "met" not in timing.describe(plain)
     said = [line.split()[-1] for line in timing.format_table([slow, fast, plain]).splitlines()]
     assert said == ["MISSED", "met", "MB"]
+    assert [timing.describe(row).get("met") for row in (slow, fast, plain)] == [False, True, None]
 
 
 def test_ratios_are_computed_per_round():
@@ -125,7 +122,6 @@ def test_sizes_depend_on_the_device(monkeypatch, python):
         if not python:
             first = rows.pop(0)
             assert (first.figures, len(rows)) == ({"measured": False}, 2 * len(versus.CASES))
-            assert versus.PYTHON in first.text
             assert versus.torch_rows(device, 1, 1, alone=False) == [first]
         given = {"device": device, "batch_size": batch_size, "num_shards": num_shards}
         sides = {"versus", "by_torch"} if python else {"versus"}
@@ -136,21 +132,16 @@ def test_sizes_depend_on_the_device(monkeypatch, python):
         assert judged == [True, False]
 
 
-def test_missing_torch_is_reported():
-    with pytest.raises(UserError, match="by_torch: ModuleNotFoundError"):
-        versus.run_side(sys.executable, "by_torch", "{}")
-
-
 def test_info_nce_is_measured_on_the_named_device():
     measured = versus.measure_info_nce({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
     assert measured["bytes"] >= 4 * (2 * 32 * 8)  # two gradients
-
     gpu = types.SimpleNamespace(memory_stats=lambda: {"peak_bytes_in_use": 7})
     assert timing.peak_bytes(gpu) == 7
-    assert timing.peak_bytes(jax.devices("cpu")[0]) > 10**7
     with pytest.raises(UserError, match="No tpu device"):
         versus.measure_info_nce({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
+    with pytest.raises(UserError, match="by_torch: ModuleNotFoundError"):
+        versus.run_side(sys.executable, "by_torch", "{}")
 
 
 SIZES = {
@@ -169,7 +160,6 @@ def small_product(monkeypatch):
 def test_versus_times_every_part(small_product):
     measured = versus.measure_step(SIZES)
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
-    assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
 
 
@@ -229,34 +219,27 @@ def bench(path, *flags, status=0):
 
 
 def measure(tmp_path, *flags):
-    done = bench(tmp_path / "out.json", *flags)
+    bench(tmp_path / "out.json", *flags)
     written = json.loads((tmp_path / "out.json").read_text())
-    rows = {row["name"]: row for row in written["rows"]}
     assert (written["quick"], written["config"]["data"]["source"]) == (True, "synthetic")
     assert isinstance(written["allocator"]["freed_memory_kept"], bool)
-    for name, row in rows.items():
-        assert name in done.stdout
-        assert ("target" in row) == ("met" in row)
-    return rows
+    return {row["name"]: row for row in written["rows"]}
 
 
 def test_command_measures_one_part(tmp_path):
     small = ("--config.model.width=8", "--config.model.context_width=8")
     rows = measure(tmp_path, "--part=input", *small, "--config.data.batch_size=4")
-    assert [*rows] == [
-        "input pipeline, batches of 8", "input pipeline, batches of 64", "step fed by the input"
-    ]  # fmt: skip
+    assert len(rows) == 3
     assert rows["input pipeline, batches of 64"]["source"] == "synthetic"
     assert rows["step fed by the input"]["times_without_input"] > 0
-    done = bench(tmp_path / "absent" / "out.json", status=2)
-    assert ("--json" in done.stderr, done.stderr.count("\n")) == (True, 1)
+    assert "--json" in bench(tmp_path / "absent" / "out.json", status=2).stderr
 
 
 @pytest.mark.nightly
 def test_command_measures_everything(tmp_path):
     rows = measure(tmp_path)
     start = rows["second start to first step"]
-    assert 0 < start["import_seconds"] < start["import_seconds"] + start["data_seconds"]
-    assert start["import_seconds"] + start["data_seconds"] < start["seconds"]
+    parts = start["import_seconds"], start["data_seconds"]
+    assert 0 < min(parts) < sum(parts) < start["seconds"]
     assert rows["peak memory of that process"]["megabytes"] > 100
     assert {"whole training step", "step fed by the input"} < rows.keys()

@@ -71,9 +71,7 @@ def test_one_seed_has_intervals_over_items(tmp_path):
     half = 0.04 * math.sqrt(2)
     over = ends(score(cells["other"]), "over_untrained")
     assert over == pytest.approx([0.2, 0.2 - half, 0.2 + half])
-    head, _, first, second = table.splitlines()
-    columns = ("cell", "norm", "log N − L, nats", "classes by image, clothes, linear on z, %")
-    assert head.startswith(f"| {' | '.join(columns)} |")
+    _, _, first, second = table.splitlines()
     shown = f"+10.0 (+{100 * lead.low:.1f} to +{100 * lead.high:.1f})"
     assert first.startswith(f"| base | none | 1.25, k = 2–3 | 60.0 (57.0 to 63.0) | {shown} |  |")
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
@@ -85,9 +83,8 @@ def test_several_seeds_have_intervals_over_seeds(tmp_path):
     runs = {}
     for name, values, more in (("base", theirs, {}), ("far", ours, {"offsets": 5})):
         for seed, value in enumerate(values):
-            scores = probes(value, 0.4 + 0.01 * seed)
-            path = tmp_path / f"{name}{seed}"
-            runs[f"{name},seed={seed}"] = write_run(path, seed, 20, 1 + seed, scores, **more)
+            scores, one = probes(value, 0.4 + 0.01 * seed), f"{name},seed={seed}"
+            runs[one] = write_run(tmp_path / one, seed, 20, 1 + seed, scores, **more)
     # An unfinished run does not count.
     early = [one._replace(step=10) for one in probes(0.1, 0.4)]
     late = write_run(tmp_path / "late", 3, step=10, scores=early, offsets=5)
@@ -106,18 +103,16 @@ def test_several_seeds_have_intervals_over_seeds(tmp_path):
     assert over == pytest.approx(np.mean(theirs) - 0.41)
 
 
-@pytest.mark.parametrize(("make", "values", "expected"), [
-    (lambda value: probe_score("z", value), (0.1, 0.9), [0.5, 0.0, 1.0]),
-    (lambda value: Score("CTC", "d", "phone", "z", "linear", "phone error rate", value),
-     (1.1, 1.2), [1.15, 0.5147, 1.7853]),
-])  # fmt: skip
-def test_intervals_of_accuracies_stay_within_0_and_1(tmp_path, make, values, expected):
+def test_intervals_of_accuracies_stay_within_0_and_1(tmp_path):
     """Error rates may exceed 1."""
-    for seed, value in enumerate(values):
-        write_scores(write_run(tmp_path / f"r_seed{seed}", seed), [make(value)])
+    for seed, value in enumerate((0.1, 0.9)):
+        rate = Score("CTC", "d", "phone", "z", "linear", "phone error rate", 1.1 + seed / 10)
+        scores = [probe_score("z", value), rate]
+        write_scores(write_run(tmp_path / f"r_seed{seed}", seed), scores)
     cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
-    (row,) = compare(cells).query("features == 'z'").to_dict("records")
-    assert ends(row) == pytest.approx(expected, abs=1e-4)
+    found = [ends(row) for row in compare(cells).query("features == 'z'").to_dict("records")]
+    assert found[0] == [0.5, 0.0, 1.0]
+    assert found[1] == pytest.approx([1.15, 0.5147, 1.7853], abs=1e-4)
 
 
 def test_equal_configs_with_two_names_are_two_cells(tmp_path):
@@ -131,17 +126,15 @@ def test_equal_configs_with_two_names_are_two_cells(tmp_path):
 
 def test_failed_missing_and_damaged_runs_are_listed(tmp_path):
     good = write_run(tmp_path / "good", scores=probes(0.5, 0.4))
-    failed, damaged = tmp_path / "failed", tmp_path / "damaged"
+    failed, damaged = tmp_path / "failed", write_run(tmp_path / "damaged")
     failed.mkdir()
     failure = {"status": 2, "error": "no <data> there", "command": "python -m again"}
     record_state(failed, "failed", **failure)
-    write_run(damaged)
     (damaged / "config.json").write_text("{not json")
     absent = tmp_path / "absent"
     cells, table = write(tmp_path, good=good, failed=failed, damaged=damaged, absent=absent)
     assert list(cells) == ["good", "damaged", "failed"]
     assert "python -m again" in cells["failed"]["runs"][0]["problem"]
-    assert "config.json" in cells["damaged"]["runs"][0]["problem"]
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert all(word in page for word in ("no &lt;data&gt; there", "config.json"))
     assert "| failed | " in table
@@ -153,12 +146,11 @@ def test_first_cell_without_scores_is_not_replaced(tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     (first / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 20}))
-    cells, table = write(tmp_path, first=first)
-    assert (cells["first"]["scores"], "| first |" in table) == ([], True)
     a = write_run(tmp_path / "a", scores=probes(0.6, 0.5))
     b = write_run(tmp_path / "b", scores=probes(0.7, 0.5), norm="layer")
     runs = {"first": first, "a": a, "b": b}
-    cells, _ = write(tmp_path, **runs)
+    cells, table = write(tmp_path, **runs)
+    assert (cells["first"]["scores"], "| first |" in table) == ([], True)
     assert score(cells["b"])["over_first"] is None
     found = cells_of(tmp_path, **runs)
     assert best_sentences(found, compare(found))[-1].endswith("linear on z: b, 70.0 %.")
@@ -215,12 +207,8 @@ def test_lowest_error_rate_is_best(tmp_path):
         write_scores(runs[name], [rate._replace(value=value, low=value - 0.02, high=value + 0.02)])
     cells = cells_of(tmp_path, **runs)
     scores = compare(cells)
-    assert scores[scores.task == "words"].chance.isna().all()
-    (question,) = headline(scores)
-    assert question.metric == "error rate"
+    assert [question.metric for question in headline(scores)] == ["error rate"]
     best = best_sentences(cells, scores)[-1]
     assert all(word in best for word in ("other, 20.0 %", "−10.0"))
     row = texts(all_scores(scores))[1]
     assert row[:2] + row[8:9] == ["other", "words", "20.0 (18.0 to 22.0)"]
-    _, table = write(tmp_path, **runs)
-    assert "error rate, %" in table

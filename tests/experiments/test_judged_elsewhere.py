@@ -12,7 +12,6 @@ from experiments.command.config import evaluation_config, with_settings
 from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
-from experiments.training import checks
 from experiments.training.contrastive import check_data_identity
 from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
@@ -100,12 +99,6 @@ def test_other_labels_with_the_same_name_are_rejected(tmp_path):
     assert not is_own_data("audio", own, f"phones={tmp_path}/b/others.txt")
     (tmp_path / "a/phones.txt").unlink()
     assert is_own_data("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
-
-
-def test_names_of_files_and_synthetic_series(tmp_path):
-    folder = write_series(tmp_path / "in")
-    assert checks.name_of(folder_config(folder / "0.npz")) == "0.npz"
-    assert checks.name_of(folder_config(folder, **{"data.source": "ar1"})) == "ar1"
 
 
 def test_next_sentence_scores_have_the_name_of_the_text(tmp_path):

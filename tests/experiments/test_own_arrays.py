@@ -1,11 +1,8 @@
 """The study of user arrays: input checks, row splits, readings and claims."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 
@@ -21,7 +18,6 @@ from experiments.information import page as findings
 from experiments.information.arrays import Pairs
 from experiments.information.rotations import Interval, Reading
 from tests.estimators import forty_tasks
-from tests.small_run import write_run
 
 TASKS = {task.name: task for task in beyond_normal()}
 ROWS = 800
@@ -57,41 +53,26 @@ def with_value(value, *rows):
     (good(), with_value(-np.inf, 7), "y.npy has 0 NaN and 1 infinite numbers in 1 of 400 rows"),
     (good(), with_value(2.5, *range(400)), "1 constant columns of 2.* first is 1"),
     (np.ones((1, 3)), np.ones((1, 3)), "200"),  # reported as too few rows, not as constant
-    (good().astype(object), good(), "Python objects"), (good() > 0, good(), "x.npy.*bool"),
-    (good().reshape(100, 4, 2), good(), r"shape \(100, 4, 2\)"),
-    (np.zeros((0, 2)), good(), "is empty"),
+    (good() > 0, good(), "x.npy.*bool"), (np.zeros((0, 2)), good(), "is empty"),
 ])  # fmt: skip
 def test_unusable_arrays_are_rejected(tmp_path, x, y, said):
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=said):
         read(tmp_path, x, y)
-    assert "\n" not in str(caught.value)
-
-
-def test_unreadable_files_are_rejected(tmp_path):
-    (tmp_path / "words.npy").write_text("these are words")
-    for name, said in (("words.npy", "cannot read .*words.npy"), ("none.npy", "No such file")):
-        with pytest.raises(UserError, match=said):
-            arrays.read_array(tmp_path / name)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.float16, ">f8"])
-def test_any_number_type_and_single_columns_are_accepted(tmp_path, dtype):
-    x = np.random.default_rng(0).integers(0, 100, 300).astype(dtype)
-    pairs = read(tmp_path, x, good(300))
-    assert pairs.x.shape == (300, 1)
-    assert sorted(pairs.x[:, 0]) == sorted(x.astype(float))
-    assert pairs.x.dtype == pairs.y.dtype == np.float64
 
 
 def test_shuffling_rows_keeps_pairs(tmp_path):
-    x = good(300, 1)
+    x = np.random.default_rng(0).integers(0, 100, 300).astype(">f2")  # a single column
     pairs = read(tmp_path, x, 2 * x)
+    assert (pairs.x.shape, pairs.x.dtype) == ((300, 1), np.float64)
+    assert sorted(pairs.x[:, 0]) == sorted(x.astype(float))
     np.testing.assert_array_equal(pairs.y, 2 * pairs.x)
-    assert not np.array_equal(pairs.x, x), "rows are in random order"
-    assert pairs.remarks == ()
-    few = arrays.read_pairs(*write(tmp_path, x=x, y=2 * x), max_rows=250, seed=0)
+    assert not np.array_equal(pairs.x[:, 0], x), "rows are in random order"
+    few = arrays.read_pairs(*write(tmp_path, x=x, y=good(300)), max_rows=250, seed=0)
     assert len(few.x) == 250
     assert few.remarks == ("A random 250 of 300 rows are used (max_rows).",)
+    (tmp_path / "x.npy").write_text("these are words")
+    with pytest.raises(UserError, match=r"cannot read .*x\.npy"):
+        arrays.read_array(tmp_path / "x.npy")
 
 
 def test_dependent_rows_are_remarked(tmp_path):
@@ -114,29 +95,13 @@ def test_independent_rows_are_not_remarked(seed):
         assert not any("alike" in said for said in arrays.remark(z, good(200)))
 
 
-@pytest.mark.parametrize("index", [range(300), np.random.default_rng(0).permutation(900)[:300]])
-def test_csv_row_numbers_are_rejected(tmp_path, index):
-    """Row numbers shared by both files would be perfectly informative."""
-    frame = pd.DataFrame(good(300), columns=pd.Index(["a", "b"]), index=pd.Index(index))
-    frame.to_csv(tmp_path / "once.csv")
-    frame = pd.read_csv(tmp_path / "once.csv")  # has a column Unnamed: 0
-    frame.to_csv(tmp_path / "twice.csv")
-    frame.to_csv(tmp_path / "kept.csv", index=False)
-    for name in ("once", "twice", "kept"):
-        with pytest.raises(UserError, match="save with index=False"):
-            arrays.read_array(tmp_path / f"{name}.csv")
-    frame.drop(columns="Unnamed: 0").to_csv(tmp_path / "good.csv", index=False)
-    np.testing.assert_allclose(arrays.read_array(tmp_path / "good.csv"), good(300))
-
-
 def test_each_row_is_held_out_once():
     x = np.arange(400.0)[:, None]
     turned, also = arrays.rotate(x, 10 * x, 200, "standardize")
     rank = np.argsort(np.argsort(turned[..., 0]))  # scaling keeps the order
     np.testing.assert_array_equal(rank, np.argsort(np.argsort(also[..., 0])))
     assert sorted(rank[:, 300:].ravel()) == list(range(400))
-    for rows in rank:
-        assert len(set(rows)) == 400
+    assert all(len(set(rows)) == 400 for rows in rank)
 
 
 def test_only_training_rows_determine_the_scaling():
@@ -148,15 +113,13 @@ def test_only_training_rows_determine_the_scaling():
         np.testing.assert_array_equal(a[:300], b[:300])
         assert not np.array_equal(a[300:], b[300:])
     standard = arrays.rotate(x, y, 100, "standardize")[0][0, :100]
-    assert standard.mean() == pytest.approx(0, abs=1e-6)
-    assert standard.std() == pytest.approx(1, abs=1e-6)
+    assert (standard.mean(), standard.std()) == pytest.approx((0, 1), abs=1e-6)
 
 
 def test_shuffle_breaks_pairs_and_keeps_marginals():
     x = good(400, 1)
-    turned, shuffled = (
-        side[..., 0] for side in arrays.rotate(x, x, 400, "standardize", np.random.default_rng(0))
-    )
+    sides = arrays.rotate(x, x, 400, "standardize", np.random.default_rng(0))
+    turned, shuffled = (side[..., 0] for side in sides)
     for a, b in zip(turned, shuffled, strict=True):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
         np.testing.assert_allclose(np.sort(a), np.sort(b), atol=1e-5)
@@ -249,10 +212,13 @@ def test_smaller_fractions_train_on_fewer_rows(monkeypatch):
             assert any(rows <= one for one in known)
 
 
+#: Shared by tests of equal shapes, so that they share compiled programs.
+TRAINED = small(max_rows=ROWS, num_steps=120, read_every=60)
+
+
 def test_claims_are_below_and_estimates_near_the_truth():
-    config = small(max_rows=ROWS, num_steps=120, read_every=60)
     tasks = [TASKS[name] for name in ("1v1-normal-0.75", "half_cube-1v1-normal-0.75")]
-    records = [forty_tasks.measure_task(config, task) for task in tasks]
+    records = [forty_tasks.measure_task(TRAINED, task) for task in tasks]
     for record in records:
         assert 0.2 < record["low"] <= record["truth"], record["task"]
         assert record["state"] == "fine"
@@ -270,8 +236,7 @@ def test_claims_are_below_and_estimates_near_the_truth():
 
 
 def test_independent_arrays_have_no_information():
-    config = small(max_rows=ROWS, num_steps=120, read_every=60)
-    readings = rotations.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, str)
+    readings = rotations.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), TRAINED, str)
     assert findings.state_of(findings.headline(readings)) == "chance"
     said = findings.claim(readings, ROWS)
     assert said[0].startswith("No information was found: InfoNCE reads ")
@@ -300,9 +265,8 @@ def test_estimate_at_its_ceiling_is_named_in_the_claim(value, is_near):
     for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
         said = findings.claim([reading(found=found, **known), ksg], 1000)
         assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
-        assert not (
-            is_near and any("not saturated" in line or "more data" in line for line in said)
-        )
+        rest = any("not saturated" in line or "more data" in line for line in said)
+        assert not (is_near and rest)
 
 
 NOISE = np.random.default_rng(9).normal(size=(500, 3))
@@ -311,7 +275,6 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
 
 
 @pytest.mark.parametrize(("x", "y", "words"), [
-    (NOISE, NOISE, ["one-to-one", "without limit"]),
     (NOISE, NOISE + 1e-9 * good(500, 3), ["if "]),
     (NOISE, np.concatenate([good(500, 2), np.exp(-NOISE[:, 2:])], axis=1),
      ["column 2 of y", "column 2 of x", "without limit"]),
@@ -319,7 +282,6 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
     (NOISE, np.float32(1e6 * (NOISE[:, :1] + 0.3 * NOISE[:, 1:2])), ["linear", "without limit"]),
     (NOISE[:, :2], np.stack([NOISE[:, 0] + NOISE[:, 2], NOISE[:, 1] + NOISE[:, 2]], 1) @
      [[1.0, 0.3], [-1.0, 0.5]], ["linear", "without limit"]),
-    (CLASSES, 7 - 2 * CLASSES, ["one-to-one", f"{ENTROPY:.2f} nats"]),
     (CLASSES, np.array([2.0, 9.0, 1.0, 5.0])[CLASSES.astype(int)],
      ["one-to-one", f"{ENTROPY:.2f} nats"]),
     (np.eye(4)[CLASSES[:, 0].astype(int)][:, :3] @ np.diag([1.0, 2.0, 3.0]), CLASSES,
@@ -328,20 +290,16 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
 def test_deterministic_columns_are_claimed_first(x, y, words):
     identity = arrays.find_identity(x, np.float64(y))
     assert all(word in identity.lower() for word in words), identity
-    said = findings.claim([reading(gain=NULL, bend=NULL)], 500, identity)
-    assert said[0] == identity
-    assert not any("not saturated" in line or "more data" in line for line in said)
-    chance = reading(found=NULL, gain=NULL, bend=NULL)  # the bound finds nothing
-    said = findings.claim([chance], 500, identity)
-    assert said[0] == identity
-    assert not any("No information" in line or "ore data" in line for line in said)
+    for found in (Interval(1.0, 0.9, 1.1), NULL):  # in the second, the bound finds nothing
+        said = findings.claim([reading(found=found, gain=NULL, bend=NULL)], 500, identity)
+        assert said[0] == identity
+        wrong = ("not saturated", "ore data", "No information")
+        assert not any(words in line for words in wrong for line in said)
 
 
-@pytest.mark.parametrize("y", [
-    NOISE**2, NOISE + 1e-3 * good(500, 3), (NOISE > 0).astype(float), good(500, 3), CLASSES,
-])  # fmt: skip
-def test_other_dependence_is_not_an_identity(y):
-    assert arrays.find_identity(NOISE, y) == ""
+def test_other_dependence_is_not_an_identity():
+    for y in (NOISE**2, NOISE + 1e-3 * good(500, 3), (NOISE > 0).astype(float), CLASSES):
+        assert arrays.find_identity(NOISE, y) == ""
     assert arrays.find_identity(CLASSES, np.maximum(CLASSES, 1)) == ""
 
 
@@ -383,44 +341,34 @@ def test_one_correlated_pair_among_many_columns_is_found(tmp_path):
     assert cca.found.value == pytest.approx(0.83, abs=0.25)
 
 
-def test_results_of_other_runs_are_not_overwritten(tmp_path, monkeypatch):
+def test_results_of_other_arrays_are_not_overwritten(tmp_path, monkeypatch):
     report = lambda config, pairs, names, folder: (folder / "information.html").touch()  # noqa: E731
     monkeypatch.setattr(study, "report", report)
     files, folder = write(tmp_path, a=good(), b=good(), c=good()), tmp_path / "run"
     study.run(small(), *files[:2], str(folder))
-    config = (folder / "config.json").read_bytes()
-    for given in ((small(), *files[1:]), (small(num_steps=120), *files[:2])):
-        with pytest.raises(UserError, match="--workdir"):
-            study.run(*given, str(folder))
-        assert (folder / "config.json").read_bytes() == config
+    with pytest.raises(UserError, match="--workdir"):
+        study.run(small(), *files[1:], str(folder))
     study.run(small(), *files[:2], str(folder))
     assert [row.state for row in status.read_all(tmp_path)] == ["finished"]
-    other = write_run(tmp_path / "other") / "config.json"
-    other.write_text(json.dumps({"kind": "audio", "seed": 3}))
-    with pytest.raises(UserError, match=r"kind .*'audio' .*'arrays'"):
-        study.run(small(), *files[:2], str(other.parent))
-    assert json.loads(other.read_text()) == {"kind": "audio", "seed": 3}
 
 
 @pytest.mark.whole
 def test_command_writes_page_and_scores(tmp_path, capsys):
-    x = good(500, 1)
-    paths = write(tmp_path, left=x, right=x + 0.5 * good(500, 2)[:, :1])
-    study.run(small(), *paths, str(tmp_path / "run"))
+    x = good(ROWS, 1)
+    paths = write(tmp_path, left=x, right=x + 0.5 * good(ROWS, 2)[:, :1])
+    study.run(TRAINED, *paths, str(tmp_path / "run"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"report: {tmp_path / 'run' / 'information.html'}"
     assert any(line.startswith("x and y share at least 0.") for line in lines)
     text = (tmp_path / "run" / "information.md").read_text()
-    assert "x: left.npy, 1 columns; y: right.npy, 1 columns; 500 rows." in text
+    assert "x: left.npy, 1 columns; y: right.npy, 1 columns; 800 rows." in text
+    assert "InfoNCE, separable" in text
     scores = {score.method: score for score in read_scores(tmp_path / "run")}
-    names = ("info_nce, separable", "js, separable", "smile, separable", "ksg, none", "cca, none")
-    assert set(scores) == {*names}
-    info = scores[names[0]]
+    trained = {f"{name}, separable" for name in ("info_nce", "js", "smile")}
+    assert set(scores) == trained | {"ksg, none", "cca, none"}
+    info = scores["info_nce, separable"]
     assert info.low < info.value < info.high
-    assert info.setting == "lower bound"
-    assert abs(info.chance) < 0.2
-    rows = json.loads((tmp_path / "run" / "information.json").read_text())["sections"]
-    assert rows[1]["tables"][0]["rows"][0]["estimator"] == "InfoNCE, separable"
+    assert (info.setting, abs(info.chance) < 0.2) == ("lower bound", True)
     assert (tmp_path / "run" / "figures" / "estimates.png").exists()
 
 
