@@ -121,14 +121,14 @@ MALFORMED = [
        {"outputs": outputs_of(2)._replace(predictions=jnp.zeros(shape))})
       for shape in ((2, 4, 1, 4), (2, 5, 1, 3), (2, 5, 0, 4), (2, 5, 4), (4,))),
     ("positions' time", {"positions": GRID._replace(time=GRID.time.tolist())}),
-    ("positions' sequence", {"positions": GRID._replace(sequence=GRID.sequence > 0)}),
+    ("positions' lane", {"positions": GRID._replace(lane=0.0 * GRID.lane)}),
 
     (r"the positions' sequence .*got shape \(3, ", {"positions": Position.grid(3, 5)}),
     (r"where .*booleans of shape \(2, 5\)", {"where": jnp.ones((2, 1), bool)}),
     ("memory", {"memory": (1, 2, 3)}),
     *(("memory.keys .*got shape", {"memory": losses.MemoryBank(keys, FAR, jnp.ones(6, bool))})
       for keys in (jnp.zeros((6, 3)), jnp.zeros((5, 4)))),
-    *((r"^maps .*\(2, 3, 4\)", {"maps": maps}) for maps in (jnp.zeros((2, 2, 4)), jnp.zeros(3))),
+    *((r"^maps .*\(2, 3, 4\)", {"maps": jnp.zeros(shape)}) for shape in ((2, 2, 4), (1, 3, 4))),
     ("offsets", {"offsets": 2}),
     ("offsets ", {"offsets": (2, 1)}),
     ("offsets do", {"offsets": (0.5, 1.5)}),
