@@ -1,12 +1,18 @@
-"""A rule chosen by its positions, and the CPC loss as loops over anchors."""
+"""A rule chosen by its positions, the CPC loss as loops over anchors, and a comparison of trees."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cpc.types import NegativeRule, Position, Rule, SoundPosition
+
+
+def assert_same(found: Any, want: Any, rtol: float = 2e-5, atol: float = 2e-6) -> None:
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
 def any_rule(rules: Sequence[NegativeRule]) -> Rule:

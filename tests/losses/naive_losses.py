@@ -37,9 +37,9 @@ def sampled_logistic(positive, negatives, log_positive=0.0, log_negatives=0.0):
     return loss
 
 
-def decoupled(positive, negatives, temperature, weight=1.0):
+def decoupled(positive, negatives, temperature, positive_weight):
     total = float(np.logaddexp.reduce([s / temperature for s in negatives]))
-    return total - weight * positive / temperature
+    return total - positive_weight * positive / temperature
 
 
 def hard_weighted(positive, negatives, prior, concentration, temperature, own_class=None):

@@ -12,7 +12,7 @@ from cpc.losses import MemoryBank, cpc_loss, debiased
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
 from cpc.types import CPCOutputs, Position
-from tests.losses.any_rule import contrasts
+from tests.losses.any_rule import assert_same, contrasts
 
 B, T, D, OFFSETS, FURTHER = 8, 5, 4, (1, 3), 5
 TAU, PRIOR = 0.2, 0.1
@@ -77,8 +77,7 @@ PATHS = {
     "another loss": ("batch", {"loss": True}),
     "aligned with another loss": ("aligned", {"loss": True, "where": True}),
     "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
-    "gathered keys": ("other", {"where": True, "memory": True, "devices": 4, "form": "gather"}),
-    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "form": "ring"}),
+    "a ring": ("group", {"where": True, "memory": True, "devices": 4, "ring": True}),
 }  # fmt: skip
 #: Rules whose program differs without a gradient.
 WITHOUT_GRADIENT = ("whole rows", "columns across sequences", "a ring")
@@ -89,11 +88,10 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     name, options = PATHS[path]
     options = dict(options)
     outputs, positions, where, memory = make_problem()
-    devices, loss, form = (options.pop(key, None) for key in ("devices", "loss", "form"))
+    devices, loss, ring = (options.pop(key, None) for key in ("devices", "loss", "ring"))
     mesh = make_mesh(devices or 1)
-    if form == "ring":
+    if ring:
         monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
-    if form:
         options["reducer"] = make_reducer(mesh, BATCH_AXIS)
     given = {"where": where, "memory": memory}
     options |= (of_arrays := {key: given[key] for key in given.keys() & options})
@@ -112,4 +110,4 @@ def test_moments_equal_the_naive_twin(path, monkeypatch):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
     if path in WITHOUT_GRADIENT:
         _, again = jax.jit(value)(outputs)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), again, sums)
+        assert_same(again, sums, 1e-5, 0)

@@ -228,15 +228,12 @@ def test_wrong_probabilities_are_detected():
     assert got["impossible_draws"] == pytest.approx(1000, abs=150)
 
 
-def test_table_of_probabilities():
+def test_table_of_probabilities_and_age_of_a_queue():
     got = numbers(audit_table(np.array([2, 1, 1, 0])))
     assert got["classes"] == 3
     assert got["entropy"] == pytest.approx(1.5 * np.log(2))
     assert got["effective_classes"] == pytest.approx(2**1.5)
     assert got["most_probable"] == 0.5
-
-
-def test_age_of_a_queue():
     here = Position(*(jnp.arange(2),) * 4)
     queue = push(push(make_queue(5, 1), jnp.ones((2, 1)), here, 3), jnp.ones((2, 1)), here, 10)
     assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
@@ -248,8 +245,8 @@ def test_audit_dispatches_on_its_arguments():
     def draw(rng):
         return jax.random.randint(rng, (4,), 0, 3)
 
-    for positions in (place, [place]):
-        assert audit(negatives.batch, positions, [1]) == audit_rule(negatives.batch, place, [1])
+    rows = audit_rule(negatives.batch, place, [1])
+    assert audit(negatives.batch, place, [1]) == audit(negatives.batch, [place], [1]) == rows
     assert audit(counts) == audit_table(counts)
     assert audit(queue, 5) == audit_queue(queue, 5)
     assert audit(draw, np.ones(3), np.arange(2)) == audit_sampler(draw, np.ones(3), np.arange(2))
@@ -262,9 +259,7 @@ def test_rows_are_serializable_and_printable():
     rows = audit_rule(negatives.batch, windows(1, 3), [1], **options)
     again = json.loads(json.dumps([row._asdict() for row in rows], allow_nan=False))
     assert tuple(AuditRow(**row) for row in again) == rows
-    lines = format_audit(rows).split("\n")
-    assert len(lines) == len(rows)
-    assert any("unknown" in line for line in lines)
+    assert "unknown" in format_audit(rows)
     assert format_audit(()) == ""
 
 

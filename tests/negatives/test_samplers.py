@@ -119,14 +119,10 @@ def test_invalid_numbers_are_rejected():
 sample = jax.jit(sample_uniform, static_argnums=2)
 
 
-def test_uniform_subset_uses_sample_uniform():
-    where = rows()[2]
+def test_sample_uniform_size():
     scores, chosen = every_sampler(*rows())["uniform_subset"][0][1]
     np.testing.assert_array_equal(scores, rows()[1])
-    np.testing.assert_array_equal(chosen, sample(RNG, where, 4))
-
-
-def test_sample_uniform_size():
+    np.testing.assert_array_equal(chosen, sample(RNG, rows()[2], 4))
     rng = np.random.default_rng(0)
     allowed = rng.random((40, 9)) < rng.random((40, 1))
     allowed[0] = False
@@ -347,16 +343,15 @@ def test_nth_lowest_equals_sorting():
     np.testing.assert_array_equal(jax.jit(nth_lowest)(jnp.asarray(x), jnp.asarray(ranks)), want)
 
 
-@pytest.mark.parametrize(
-    "transform", [lambda f: f, jax.jit, lambda f: jax.jit(lambda x: jax.lax.map(f, x[None])[0])]
-)
-def test_fixed_proposal_rejects_trained_logits(transform):
+def test_fixed_proposal_rejects_trained_logits():
     def loss(theta):
         return propose(RNG, 2 * theta, 3, "fixed").log_q.sum()
 
-    jax.eval_shape(transform(loss), jnp.zeros(4))
-    with pytest.raises(UserError, match='choose "stopped"'):
-        jax.eval_shape(jax.grad(transform(loss)), jnp.zeros(4))
+    mapped = jax.jit(lambda x: jax.lax.map(loss, x[None])[0])
+    for transformed in (loss, jax.jit(loss), mapped):
+        jax.eval_shape(transformed, jnp.zeros(4))
+        with pytest.raises(UserError, match='choose "stopped"'):
+            jax.eval_shape(jax.grad(transformed), jnp.zeros(4))
 
 
 def test_proposal_draws_follow_q():

@@ -206,16 +206,11 @@ def test_shards_stay_on_their_devices():
     many = compute({"reducer": make_reducer(mesh, BATCH_AXIS)})
     text = many.lower(*split).compile().as_text()
     assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        many(*split),
-        compute({})(z, predictions),
-    )
+    assert_same(many(*split), compute({})(z, predictions), 1e-5)
 
 
 def test_explicit_or_missing_axes_are_rejected():
     mesh = jax.make_mesh((4,), ("rows",), devices=tuple(jax.devices()[:4]))
-    with pytest.raises(UserError, match=r"axis_types=\(AxisType.Auto,\)"):
-        make_reducer(mesh, "rows")
-    with pytest.raises(UserError, match=f"no axis 'rows': .*{BATCH_AXIS}"):
-        make_reducer(make_mesh(2), "rows")
+    for rows, match in ((mesh, r"axis_types=\(AxisType.Auto,\)"), (make_mesh(2), "no axis 'rows'")):
+        with pytest.raises(UserError, match=match):
+            make_reducer(rows, "rows")
