@@ -10,6 +10,7 @@ RECORDED = ("voices", "folder", "librispeech_tfds")
 KEYS = {
     "kind": Key("audio", "kind of data", words=("audio",)),
     **with_defaults(defaults.RUN, num_steps=1200, eval_every=400, save_every=400),
+    **defaults.START,
     "data": {
         "source": Key(
             "voices", "where recordings come from",

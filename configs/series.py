@@ -7,6 +7,7 @@ from configs.keys import Key, make_config, with_defaults
 KEYS = {
     "kind": Key("series", "kind of data", words=("series",)),
     **defaults.RUN,
+    **defaults.START,
     "data": {
         "source": Key(
             "ar1", "source of the data: files, or synthetic AR(1) processes as channels (ar1)",

@@ -7,6 +7,7 @@ from configs.keys import Key, make_config, with_defaults
 KEYS = {
     "kind": Key("text", "kind of data", words=("text",)),
     **defaults.RUN,
+    **defaults.START,
     "data": {
         "source": Key(
             "books", "source of the text: packaged texts (books, words or both), a file or folder "

@@ -19,8 +19,7 @@ from experiments.kinds.rl import run as rl
 from experiments.kinds.series import kind as series
 from experiments.kinds.text import kind as text
 from experiments.kinds.words import run as words
-from experiments.training import contrastive
-from experiments.training import step as training
+from experiments.training import contrastive, weights
 from experiments.training.problem import Contrastive, Kind, Pipeline
 
 #: Contrastive kinds of data. To add one, add a folder and a line here.
@@ -107,8 +106,4 @@ def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
 
 def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
     """Load a run's model at a given step, at the best step or, by default, at the newest step."""
-    kind, config = read_contrastive(workdir)
-    if not any(workdir.glob("checkpoints/*")):
-        raise UserError(f"{workdir} has no checkpoints: train it with cpc train --workdir ...")
-    variables, number = training.read_variables(workdir, step)
-    return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)
+    return weights.take_model(*read_contrastive(workdir), workdir, step)
