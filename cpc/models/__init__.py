@@ -46,11 +46,9 @@ from cpc.models.layers import layer_depths as layer_depths
 from cpc.models.layers import module_ends as module_ends
 from cpc.models.layers import part_of as part_of
 from cpc.models.layers import reverse_time as reverse_time
-from cpc.models.load import BATCH_COLLECTIONS as BATCH_COLLECTIONS
 from cpc.models.load import EXPORTED as EXPORTED
 from cpc.models.load import WEIGHTS as WEIGHTS
 from cpc.models.load import Pretrained as Pretrained
-from cpc.models.load import expected_entries as expected_entries
 from cpc.models.load import load_pretrained as load_pretrained
 from cpc.models.load import save as save
 from cpc.models.predictors import HiddenPredictor as HiddenPredictor

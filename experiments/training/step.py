@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from cpc.models import BATCH_COLLECTIONS, Model
+from cpc.models import Model
+from cpc.models.load import BATCH_COLLECTIONS
 from cpc.train import (
     Cadence,
     ProgressWriter,

@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cpc import models
 from cpc.files import flatten, plain, read_object, write_sealed
+from cpc.models.load import expected_entries
 from cpc.results import digest
 from cpc.types import PyTree, UserError
 from experiments.command.config import Config, find_kind, load_config, with_settings
@@ -108,7 +109,7 @@ def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained
     )
     check_shared(config.start_from, their_input, own_input)
     found: Any = flatten_dict(pretrained.variables, sep="/")
-    wanted, parts = models.expected_entries(module, given["shape"]), config.start_from_parts
+    wanted, parts = expected_entries(module, given["shape"]), config.start_from_parts
     arrays, initialized = {}, []
     for name, entry in wanted.items():
         part = find_part(name.split("/")[1])

@@ -1,5 +1,6 @@
 """Runs that start from given weights, and parts that stay fixed."""
 
+import contextlib
 import types
 
 import jax
@@ -42,7 +43,9 @@ def export(path, config, **changes):
 
 def start(config, source, **settings):
     settings = {"start_from": str(source), **settings}
-    return weights.read_start(CONTRASTIVE[config.kind], with_settings(config, settings), None)
+    found = weights.read_start(CONTRASTIVE[config.kind], with_settings(config, settings), None)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -94,7 +97,7 @@ def test_hub_repositories_are_downloaded(tmp_path, monkeypatch):
     export(tmp_path / "exported", config)
     asked = []
     api = types.SimpleNamespace(snapshot_download=lambda name, **_: asked.append(name) or tmp_path)
-    monkeypatch.setattr(hub, "connect", lambda: __import__("contextlib").nullcontext(api))
+    monkeypatch.setattr(hub, "connect", lambda: contextlib.nullcontext(api))
     assert start(config, "team/voices").arrays
     assert asked == ["team/voices"]
 
