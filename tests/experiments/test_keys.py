@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from configs import (
     audio,
@@ -37,6 +38,7 @@ from cpc.files import flatten
 from cpc.losses import OffsetSums
 from cpc.models import resnet_stages
 from cpc.models.description import build, describe
+from cpc.models.load import Pretrained
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
@@ -63,7 +65,7 @@ from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
 from experiments.train import run as run_config
-from experiments.training import loop, objective
+from experiments.training import loop, objective, weights
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
@@ -443,7 +445,7 @@ def series_problem(config):
 
 
 def fit(config):
-    state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
+    state = types.SimpleNamespace(params={"model": {}}, ema=None, extra={}, step=0)
     with calls(
         training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
     ) as found:
@@ -475,6 +477,27 @@ def probed_steps(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
+def trained_parts(config):
+    problem = series_problem(config)
+    with calls(training, init_state=jnp.zeros(())) as found:
+        training.make_state(problem, training.make_loss(problem), None)
+    return sorted(found["init_state"][0][0]["model"])
+
+
+def read_source(config):
+    with calls(weights, read_source=None, fit_weights=None) as found:
+        weights.read_start(series_kind, config, None)
+    return found["read_source"][0][1:] if found else ("", None)
+
+
+def parts_taken(config):
+    model, given = series_kind.build_model(config), series_kind.describe_input(config)
+    entries = weights.expected_entries(model.module, given["shape"])
+    found = unflatten_dict({k: np.zeros(x.shape) for k, x in entries.items()}, sep="/")
+    start = weights.fit_weights(series_kind, config, Pretrained(model.module, found, given))
+    return sorted({name.split("/")[1] for name in start.arrays})
+
+
 TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
 SHARED = {
     **cases_of("", fit, num_steps=70, steps_per_launch=5, log_every=7, eval_every=20,
@@ -488,6 +511,10 @@ SHARED = {
     "negatives.momentum": Case(
         0.75, lambda c: traced_arguments(c, optax, "incremental_update")[2] or 0, 0.25),
     "probe.every": Case(20, probed_steps, [0, 20, 40, 60, 80]),
+    "freeze": Case(("encoder",), trained_parts, ["context", "predictor"]),
+    "start_from": Case("runs/a", read_source, ("runs/a", None)),
+    "start_from_step": Case("best", read_source, ("runs/a", "best"), {"start_from": "runs/a"}),
+    "start_from_parts": Case(("context",), parts_taken, ["context"]),
 }  # fmt: skip
 
 
