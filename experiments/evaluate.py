@@ -102,14 +102,10 @@ def run(
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
     """Return an audio model whose context c is the output of `layer`."""
-    path = pathlib.Path(checkpoint).expanduser()
-    if path.is_dir():
-        pretrained = read_model(path, None)
-        if check_input(pretrained, checkpoint) is not audio:
-            kind = pretrained.input["kind"]
-            raise UserError(f"--checkpoint {checkpoint} must be an audio model (got {kind})")
-    else:
-        pretrained = models.load_cpc_audio(path)
+    pretrained = read_model(checkpoint, None)
+    if check_input(pretrained, checkpoint) is not audio:
+        kind = pretrained.input["kind"]
+        raise UserError(f"--checkpoint {checkpoint} must be an audio model (got {kind})")
     if not layer.startswith("c"):
         raise UserError(f"--layer must be c or a layer of the context, such as c1 (got {layer!r})")
     module, variables = models.end_at(pretrained.module, pretrained.variables, layer)

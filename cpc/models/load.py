@@ -72,7 +72,10 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     """
     run, name, folder = None, str(folder), Path(folder).expanduser()
     if not folder.exists() and hub.REPOSITORY.fullmatch(name):
-        folder = hub.download_model(name)
+        try:
+            folder = hub.download_model(name)
+        except UserError as error:
+            raise UserError(f"{name} is not a folder, and {error}") from error
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: pass a run or a folder with an exported model")
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():

@@ -1,15 +1,17 @@
 """Weights of trained models: those of a run, and those that a run starts from."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cpc import models
 from cpc.files import flatten, plain, read_object, write_sealed
-from cpc.models.load import expected_entries
+from cpc.models.load import SUFFIXES, TORCH_SUFFIXES, expected_entries
 from cpc.results import digest
 from cpc.types import PyTree, UserError
 from experiments.command.config import Config, find_kind, load_config, with_settings
@@ -68,22 +70,31 @@ def read_start(kind: Contrastive, config: Config, workdir: str | None) -> Start 
         return None
     if workdir and any(pathlib.Path(workdir).expanduser().glob("checkpoints/[0-9]*")):
         return None
-    pretrained = read_source(kind, config.start_from, config.start_from_step or None)
-    return fit_weights(kind, config, pretrained)
+    source = config.start_from
 
-
-def read_source(kind: Contrastive, source: str, step: str | None) -> models.Pretrained:
-    """Load a run, an exported folder, a repository of the hub, or a checkpoint of CPC_audio."""
-    path = pathlib.Path(source).expanduser()
-    if path.is_dir() and any(path.glob("checkpoints/*")):
+    def read_run(path: pathlib.Path) -> tuple[Contrastive, Config]:
         recorded = read_config(path)
-        check_shared(source, {"kind": find_kind(recorded)}, {"kind": kind.KEYS["kind"].default})
-        return take_model(kind, load_config(recorded, kind.KEYS, writer_of(path)), path, step)
-    if step:
-        raise UserError(f"start_from {source} has a single step: remove start_from_step={step}")
-    if path.is_file():
-        return models.load_cpc_audio(path)
-    return models.load_pretrained(source)
+        check_shared(source, {"kind": find_kind(recorded)}, {"kind": config.kind})
+        return kind, load_config(recorded, kind.KEYS, writer_of(path))
+
+    return fit_weights(kind, config, read_model(source, config.start_from_step or None, read_run))
+
+
+def read_model(
+    source: str, step: str | None, read_run: Callable[[pathlib.Path], tuple[Contrastive, Config]]
+) -> models.Pretrained:
+    """Load a run, an exported folder, a repository of the hub, or a checkpoint of CPC_audio.
+
+    `read_run` returns the kind and the config of a run.
+    """
+    path = pathlib.Path(source).expanduser()
+    if any(path.glob("checkpoints/*")):
+        pretrained = take_model(*read_run(path), path, step)
+        return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
+    if step is not None:
+        raise UserError(f"{source} is a model with a single step (got step {step}): omit the step")
+    is_checkpoint = path.is_file() or path.suffix in (*SUFFIXES, *TORCH_SUFFIXES)
+    return models.load_cpc_audio(path) if is_checkpoint else models.load_pretrained(source)
 
 
 def check_shared(source: str, theirs: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Features of files and arrays in every form equal the model's output on each alone."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -432,3 +433,14 @@ def test_one_file_is_an_input(tmp_path):
     soundfile.write(path, 0.1 * np.ones(1600), 16_000)
     embed.run(str(tmp_path / "model"), str(path), output, "z1,c")
     assert np.load(output)["z1/Größe 2"].shape == (320, 8)
+
+
+def test_pooled_features_are_means_over_frames(recordings, tmp_path):
+    models.save(tmp_path / "model", audio_model("causal"))
+    run = functools.partial(embed.run, str(tmp_path / "model"), str(recordings))
+    run(str(tmp_path / "frames.npz"), "z1,c")
+    run(str(tmp_path / "means.npz"), "z1,c", pool="mean")
+    frames, means = (np.load(tmp_path / f"{name}.npz") for name in ("frames", "means"))
+    assert set(means) == {name for name in frames if "times" not in name}
+    for name, vector in means.items():
+        np.testing.assert_allclose(vector, frames[name].mean(axis=0), rtol=1e-5, atol=1e-6)

@@ -485,9 +485,9 @@ def trained_parts(config):
 
 
 def read_source(config):
-    with calls(weights, read_source=None, fit_weights=None) as found:
+    with calls(weights, read_model=None, fit_weights=None) as found:
         weights.read_start(series_kind, config, None)
-    return found["read_source"][0][1:] if found else ("", None)
+    return found["read_model"][0][:2] if found else ("", None)
 
 
 def parts_taken(config):
