@@ -80,8 +80,9 @@ KEYS = {
         "restart_codes": Key(
             False, "whether rarely used codes are reset to latents of the batch"),
         "context": Key(
-            "gru", "context network; the dilation of conv doubles in each layer",
-            words=("gru", "lstm", "conv", "conv_undilated", "transformer")),
+            "gru", "context network; the dilation of conv doubles in each layer, and ssm is a "
+            "diagonal linear recurrence with a norm and a gate per layer",
+            words=("gru", "lstm", "conv", "conv_undilated", "transformer", "ssm")),
         "context_width": Key(256, "width of c, which is 256 in the paper", low=1, high=MAX_WIDTH),
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),

@@ -57,7 +57,8 @@ KEYS = {
             "none", "normalization in the encoder",
             words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
-        "context": Key("gru", "context network", words=("gru", "lstm", "conv", "transformer")),
+        "context": Key(
+            "gru", "context network", words=("gru", "lstm", "conv", "transformer", "ssm")),
         "context_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),

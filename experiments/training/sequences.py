@@ -22,6 +22,7 @@ CONTEXTS = {
     "conv": models.CausalConv,
     "conv_undilated": functools.partial(models.CausalConv, dilated=False),
     "transformer": models.CausalTransformer,
+    "ssm": models.StateSpace,
 }
 
 

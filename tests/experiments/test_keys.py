@@ -368,6 +368,7 @@ def test_model_keys_change_module_fields(kind, key):
     ("context", "conv", {"context": "CausalConv", "context.dilated": True}),
     ("context", "conv_undilated", {"context": "CausalConv", "context.dilated": False}),
     ("context", "transformer", {"context": "CausalTransformer"}),
+    ("context", "ssm", {"context": "StateSpace"}),
 ])  # fmt: skip
 def test_choices_of_model_keys(key, word, changed):
     assert changed.items() <= fields_of("audio", {key: word}).items()
