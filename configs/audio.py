@@ -30,6 +30,9 @@ KEYS = {
         "phones": Key(
             "", 'file of phone alignments in lines "utterance-id label ...", one label every 10 ms',
             is_path=True, sources=RECORDED),
+        "file_labels": Key(
+            "", "CSV file with lines name,label for the task files; a name may lack folders or the "
+            "ending", is_path=True, sources=RECORDED),
         "item_file": Key(
             "", "ZeroSpeech item file with tokens for abx, in addition to tokens of the phones",
             is_path=True, sources=RECORDED),
@@ -137,11 +140,12 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("phones", "speakers"), "tasks to probe: frame-wise phones and speakers, phone "
-            "sequences (ctc), discrimination of phones by distances (abx), changes at phone "
-            "boundaries (boundaries), bit rate of quantized z (codes), agreement of clusters with "
-            "phones (units), and equal error rate for speakers of utterance pairs (verification)",
-            words=("phones", "speakers", "ctc", "abx", "boundaries", "codes", "units",
+            ("phones", "speakers"), "tasks to probe: frame-wise phones and speakers, labels of "
+            "files (files), phone sequences (ctc), discrimination of phones by distances (abx), "
+            "changes at phone boundaries (boundaries), bit rate of quantized z (codes), agreement "
+            "of clusters with phones (units), and equal error rate for speakers of utterance pairs "
+            "(verification)",
+            words=("phones", "speakers", "files", "ctc", "abx", "boundaries", "codes", "units",
                    "verification")),
         "features": Key(
             ("c", "mfcc", "random c"), "features of the run (c, z), of an untrained network "
