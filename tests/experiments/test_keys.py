@@ -179,7 +179,7 @@ def folder(tmp_path_factory):
     for name, content in {
         "vectors.txt": "commona 1 0\ncommonb 0 1\nnew 1 1\n",
         "phones.txt": "".join(f"u{i} {labels}\n" for i in range(12)),
-        "toy.item": "u0 0 0.1 a b c d\n", "train.txt": "u0\nu1\n", "test.txt": "u2\nu3\nu4\n",
+        "toy.item": "u0 0 0.1 a b c d\n", "labels.csv": "u3.wav,dog\n", "train.txt": "u0\nu1\n", "test.txt": "u2\nu3\nu4\n",
     }.items():  # fmt: skip
         (root / name).write_text(content)
     with pytest.MonkeyPatch.context() as patch:
@@ -824,6 +824,7 @@ TABLES["audio"] = {
                            {"data.train_list": "train.txt"}),
     "data.test_fraction": Case(0.6, of_clips(lambda data: len(data.test))),
     "data.phones": Case("phones.txt", of_clips(lambda data: [*data.phones]), ["phones"]),
+    "data.file_labels": Case("labels.csv", of_clips(lambda data: data.file_labels), {"u3": "dog"}),
     "data.item_file": Case("toy.item", of_clips(lambda data: [*data.items]), ["toy.item"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, problem_of_clips(
