@@ -75,9 +75,8 @@ def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_pat
     options = {"phones": str(labels), "items": str(items), "tasks": []}
     table = tmp_path / "species.csv"
     waves = sorted((folder / "wav").rglob("*.wav"))
-    table.write_text(
-        "".join(f"{path.parent.name}/{path.name},{'ab'[i % 2]}\n" for i, path in enumerate(waves))
-    )
+    names = (f"{path.parent.name}/{path.name}" for path in waves)
+    table.write_text("".join(f"{name},{'ab'[i % 2]}\n" for i, name in enumerate(names)))
     ctc = ("--config.probe.ctc_steps=2", "--config.probe.ctc_minutes=(0.0,)",
            "--config.probe.ctc_beam=1", f"--config.data.file_labels={table}")  # fmt: skip
     scores = run(released, folder, workdir, *ctc, **options)

@@ -179,7 +179,8 @@ def folder(tmp_path_factory):
     for name, content in {
         "vectors.txt": "commona 1 0\ncommonb 0 1\nnew 1 1\n",
         "phones.txt": "".join(f"u{i} {labels}\n" for i in range(12)),
-        "toy.item": "u0 0 0.1 a b c d\n", "labels.csv": "u3.wav,dog\n", "train.txt": "u0\nu1\n", "test.txt": "u2\nu3\nu4\n",
+        "toy.item": "u0 0 0.1 a b c d\n", "labels.csv": "u3.wav,dog\n",
+        "train.txt": "u0\nu1\n", "test.txt": "u2\nu3\nu4\n",
     }.items():  # fmt: skip
         (root / name).write_text(content)
     with pytest.MonkeyPatch.context() as patch:
