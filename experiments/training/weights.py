@@ -11,11 +11,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cpc import models
 from cpc.files import flatten, plain, read_object, write_sealed
+from cpc.models import description
 from cpc.models.load import SUFFIXES, TORCH_SUFFIXES, expected_entries
 from cpc.results import digest
 from cpc.types import PyTree, UserError
 from experiments.command.config import Config, find_kind, load_config, with_settings
-from experiments.command.run_dir import START, read_config, writer_of
+from experiments.command.run_dir import START, differences, read_config, writer_of
 from experiments.training import step as training
 from experiments.training.problem import Contrastive, find_part
 
@@ -148,8 +149,20 @@ def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained
         "digest": digest(*(part for name in sorted(arrays) for part in (name, arrays[name]))),
         "taken": sorted(arrays),
         "initialized": initialized,
+        "differing": differing_fields(pretrained.module, module),
     }
     return Start(arrays, record, pretrained.input.get("words"))
+
+
+def differing_fields(theirs: Any, own: Any) -> list[str]:
+    """Describe the fields in which two models differ, other than their precision and memory use.
+
+    >>> differing_fields(models.GRU(8), models.GRU(8, dtype="bfloat16", num_layers=2))
+    ['num_layers was 1 and is 2']
+    """
+    before, now = flatten(description.describe(theirs)), flatten(description.describe(own))
+    found = differences(before, now)
+    return [text for key, text in found if key.rpartition(".")[2] not in ("dtype", "remat")]
 
 
 def merge(variables: PyTree, start: Start, own_words: str | None) -> PyTree:
@@ -184,6 +197,8 @@ def record_start(folder: pathlib.Path, start: Start) -> None:
     print(f"start: {record['source']}{step}, {len(record['taken'])} arrays taken")
     for line in record["initialized"]:
         print(f"  initialized: {line}")
+    for line in record["differing"]:
+        print(f"  different: {line}")
     write_sealed(folder / START, record, is_durable=True)
 
 

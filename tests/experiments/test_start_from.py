@@ -53,7 +53,7 @@ def test_all_arrays_of_an_export_are_taken(kind, tmp_path):
     config = CONFIGS[kind]()
     wanted = export(tmp_path, config)
     found = start(config, tmp_path)
-    assert found.record["initialized"] == []
+    assert found.record["initialized"] == found.record["differing"] == []
     for name, array in wanted.items():
         np.testing.assert_array_equal(found.arrays[name], array, err_msg=name)
 
@@ -65,6 +65,7 @@ def test_arrays_that_do_not_fit_are_initialized_unless_their_part_is_wanted(tmp_
     found = start(wider, tmp_path)
     assert {weights.find_part(name.split("/")[1]) for name in found.arrays} == {"encoder"}
     assert any("(8,), not (12,)" in line for line in found.record["initialized"])
+    assert found.record["differing"] == ["context.width was 8 and is 12"]
     only = start(wider, tmp_path, start_from_parts=("encoder",))
     assert (only.arrays.keys(), only.record["initialized"]) == (found.arrays.keys(), [])
     with pytest.raises(UserError, match=r"context.*start_from_parts"):
@@ -155,7 +156,7 @@ def test_run_continues_without_the_weights_that_it_started_from(tmp_path, capsys
 
 def test_changed_weights_are_rejected(tmp_path):
     first, second = (weights.Start({}, {"source": "a", "digest": d}) for d in "xy")
-    first.record.update(step=None, taken=[], initialized=[])
+    first.record.update(step=None, taken=[], initialized=[], differing=[])
     weights.record_start(tmp_path, first)
     with pytest.raises(UserError, match="a changed"):
         weights.record_start(tmp_path, second)
