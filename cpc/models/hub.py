@@ -24,10 +24,12 @@ def connect() -> Iterator[Any]:
         raise UserError("the hub needs huggingface_hub: pip install 'cpc-jax[hub]'") from None
     try:
         yield huggingface_hub.HfApi()
-    except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError) as error:
+    except (
+        errors.HfHubHTTPError, errors.LocalTokenNotFoundError, errors.LocalEntryNotFoundError
+    ) as error:  # fmt: skip
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"the hub refuses the request ({reason}): check owner/name, and run hf auth login"
+            f"the hub does not answer ({reason}): check owner/name, and run hf auth login"
         ) from error
     except errors.HFValidationError as error:
         raise UserError(f"{error}: name the repository owner/name") from error
