@@ -10,6 +10,7 @@ RECORDED = ("voices", "folder", "librispeech_tfds")
 KEYS = {
     "kind": Key("audio", "kind of data", words=("audio",)),
     **with_defaults(defaults.RUN, num_steps=1200, eval_every=400, save_every=400),
+    **defaults.START,
     "data": {
         "source": Key(
             "voices", "where recordings come from",
@@ -29,6 +30,9 @@ KEYS = {
         "phones": Key(
             "", 'file of phone alignments in lines "utterance-id label ...", one label every 10 ms',
             is_path=True, sources=RECORDED),
+        "file_labels": Key(
+            "", "CSV file with lines name,label for the task files; a name may lack folders or the "
+            "ending", is_path=True, sources=RECORDED),
         "item_file": Key(
             "", "ZeroSpeech item file with tokens for abx, in addition to tokens of the phones",
             is_path=True, sources=RECORDED),
@@ -79,8 +83,9 @@ KEYS = {
         "restart_codes": Key(
             False, "whether rarely used codes are reset to latents of the batch"),
         "context": Key(
-            "gru", "context network; the dilation of conv doubles in each layer",
-            words=("gru", "lstm", "conv", "conv_undilated", "transformer")),
+            "gru", "context network; the dilation of conv doubles in each layer, and ssm is a "
+            "diagonal linear recurrence with a norm and a gate per layer",
+            words=("gru", "lstm", "conv", "conv_undilated", "transformer", "ssm")),
         "context_width": Key(256, "width of c, which is 256 in the paper", low=1, high=MAX_WIDTH),
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),
@@ -135,11 +140,12 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("phones", "speakers"), "tasks to probe: frame-wise phones and speakers, phone "
-            "sequences (ctc), discrimination of phones by distances (abx), changes at phone "
-            "boundaries (boundaries), bit rate of quantized z (codes), agreement of clusters with "
-            "phones (units), and equal error rate for speakers of utterance pairs (verification)",
-            words=("phones", "speakers", "ctc", "abx", "boundaries", "codes", "units",
+            ("phones", "speakers"), "tasks to probe: frame-wise phones and speakers, labels of "
+            "files (files), phone sequences (ctc), discrimination of phones by distances (abx), "
+            "changes at phone boundaries (boundaries), bit rate of quantized z (codes), agreement "
+            "of clusters with phones (units), and equal error rate for speakers of utterance pairs "
+            "(verification)",
+            words=("phones", "speakers", "files", "ctc", "abx", "boundaries", "codes", "units",
                    "verification")),
         "features": Key(
             ("c", "mfcc", "random c"), "features of the run (c, z), of an untrained network "

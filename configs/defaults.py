@@ -9,6 +9,9 @@ MAX_STEPS = 10**9
 #: Maximum sizes of matrices, and maximum numbers of separately compiled layers and offsets.
 MAX_WIDTH, MAX_LAYERS, MAX_OFFSETS = 2**16, 256, 4096
 
+#: Parts of a model.
+PARTS = ("encoder", "context", "predictor")
+
 #: Shared by all kinds.
 LOGGER = Key(
     "",
@@ -26,6 +29,19 @@ RUN = {
         250, "number of steps between evaluations on held-out data, or 0 for none", low=0),
     "save_every": Key(250, "number of steps between checkpoints, or 0 for only the last", low=0),
     "logger": LOGGER,
+}  # fmt: skip
+
+#: Weights to start from. The parts are encoder, context and predictor.
+START = {
+    "start_from": Key(
+        "", "weights to start from: a run, an exported folder, a repository of the hub, or a "
+        "checkpoint of CPC_audio; empty for random weights", is_path=True),
+    "start_from_step": Key(
+        "", "step of the run in start_from: a number or best; empty for the newest"),
+    "start_from_parts": Key(
+        (), "parts to take from start_from, all of whose weights must fit; empty to take every "
+        "weight that fits", words=PARTS),
+    "freeze": Key((), "parts whose weights stay fixed", words=PARTS),
 }  # fmt: skip
 
 LOSS = {

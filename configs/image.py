@@ -7,6 +7,7 @@ from configs.keys import Key, make_config, with_defaults
 KEYS = {
     "kind": Key("image", "kind of data", words=("image",)),
     **defaults.RUN,
+    **defaults.START,
     "data": {
         "source": Key(
             "fashion_mnist", "where images come from", words=("fashion_mnist", "folder", "tfds")),

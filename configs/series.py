@@ -7,6 +7,7 @@ from configs.keys import Key, make_config, with_defaults
 KEYS = {
     "kind": Key("series", "kind of data", words=("series",)),
     **defaults.RUN,
+    **defaults.START,
     "data": {
         "source": Key(
             "ar1", "source of the data: files, or synthetic AR(1) processes as channels (ar1)",
@@ -56,7 +57,8 @@ KEYS = {
             "none", "normalization in the encoder",
             words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "padding in the encoder", words=("causal", "same", "valid")),
-        "context": Key("gru", "context network", words=("gru", "lstm", "conv", "transformer")),
+        "context": Key(
+            "gru", "context network", words=("gru", "lstm", "conv", "transformer", "ssm")),
         "context_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),

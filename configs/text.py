@@ -7,6 +7,7 @@ from configs.keys import Key, make_config, with_defaults
 KEYS = {
     "kind": Key("text", "kind of data", words=("text",)),
     **defaults.RUN,
+    **defaults.START,
     "data": {
         "source": Key(
             "books", "source of the text: packaged texts (books, words or both), a file or folder "
@@ -47,7 +48,8 @@ KEYS = {
         "embedding_width": Key(128, "width of the word embeddings", low=1, high=MAX_WIDTH),
         "kernel": Key(3, "kernel size of the convolution, in words", low=1, high=MAX_WIDTH),
         "width": Key(256, "width of z", low=1, high=MAX_WIDTH),
-        "context": Key("gru", "cpc: context network", words=("gru", "lstm", "conv", "transformer")),
+        "context": Key(
+            "gru", "cpc: context network", words=("gru", "lstm", "conv", "transformer", "ssm")),
         "context_width": Key(256, "width of c", low=1, high=MAX_WIDTH),
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),

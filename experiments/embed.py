@@ -1,13 +1,15 @@
 r"""Compute features of recordings, images, series or texts with the model of a run.
 
     cpc embed --workdir runs/voices --input /my/recordings --output features.npz
+    cpc embed --weights team/voices --input /my/recordings --output features.npz --pool mean
 
 --input is a file or a folder. Recordings may have any length, sample rate and number of channels.
 The suffix of --output selects the format. An .npz file contains one array per input file and the
 array times_seconds; an input of that name is stored as times_seconds.features. An .arrow file
 contains one row per input file. A folder contains one .npy (frames, width) per input file, in the
 directory tree of the input, as ABX tools expect; its times.json contains the time between frames
-and the middle of the first frame. --workdir may also be an exported folder.
+and the middle of the first frame. --weights is a run, an exported folder, a repository of the hub,
+or a checkpoint of CPC_audio. --pool mean writes one vector per file, the mean over its frames.
 
 --features names layers: z1, z2, ... of the encoder (z1 of audio has a frame every 5 samples), c1,
 ... of the context network, z for the last z layer and c for the last c layer; a stage of a ResNet
@@ -147,27 +149,30 @@ def frame_times(num: int, frame_seconds: float) -> np.ndarray:
 
 
 def run(
-    workdir: str | None,
+    weights: str | None,
     source: str | None,
     output: str | None,
     features: str = "c",
     step: str | None = None,
+    pool: str = "none",
     device: str = "auto",
 ) -> None:
     """Embed all files in `source`, write their features, and print the speed."""
-    if not (workdir and source and output):
+    if not (weights and source and output):
         raise UserError(
-            "--workdir, --input and --output are required, e.g. --workdir runs/voices "
-            "--input recordings --output features.npz"
+            "--weights (or --workdir), --input and --output are required, e.g. --weights "
+            "runs/voices --input recordings --output features.npz"
         )
     root = pathlib.Path(source).expanduser()
     cluster.start(device)
-    pretrained = read_model(pathlib.Path(workdir).expanduser(), step)
+    pretrained = read_model(weights, step)
     names = parse_layers(features, pretrained.module)
+    if pool == "mean" and "codes" in names:
+        raise UserError("--features codes are indices, which have no mean: remove --pool mean")
     find_codes = code_finder(pretrained) if "codes" in names else None
     layers = tuple(dict.fromkeys("z" if name == "codes" else name for name in names))
     skipped: list[tuple[str, str]] = []
-    embedding = check_input(pretrained, workdir).embed_files(pretrained, root, layers, skipped)
+    embedding = check_input(pretrained, weights).embed_files(pretrained, root, layers, skipped)
     seconds = embedding.frame_seconds
     if find_codes:
         seconds = seconds and {"codes": seconds["z"], **seconds}
@@ -177,9 +182,24 @@ def run(
         )
         embedding = embedding._replace(features=found)
     seconds = seconds and {name: seconds[name] for name in names}
+    if pool == "mean":
+        seconds, embedding = None, average_frames(embedding)
     with open_output(output, names, seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
+
+
+def average_frames(embedding: Embedding) -> Embedding:
+    """Return an embedding with each layer's mean over a file's frames in place of the frames."""
+    means = (
+        (
+            name,
+            {layer: x.reshape(-1, x.shape[-1]).mean(axis=0) for layer, x in made.items()},
+            amount,
+        )
+        for name, made, amount in embedding.features
+    )
+    return embedding._replace(features=means)
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
@@ -244,9 +264,14 @@ if __name__ == "__main__":
     LAYER = flags.DEFINE_string(
         "features", "c", "c (contexts), z (latents), codes, all, or layers such as z1,z2,c."
     )
+    WEIGHTS = flags.DEFINE_string(
+        "weights", None, "Run, exported folder, hub repository or CPC_audio checkpoint."
+    )
+    POOL = flags.DEFINE_enum("pool", "none", ["none", "mean"], "Features per frame or per file.")
     STEP = cli.define_step()
     cli.run(
         lambda: run(
-            cli.WORKDIR.value, INPUT.value, OUTPUT.value, LAYER.value, STEP.value, cli.DEVICE.value
+            WEIGHTS.value or cli.WORKDIR.value, INPUT.value, OUTPUT.value, LAYER.value, STEP.value,
+            POOL.value, cli.DEVICE.value,
         )
-    )
+    )  # fmt: skip

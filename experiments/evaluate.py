@@ -2,16 +2,18 @@ r"""Evaluate pretrained audio weights with all audio probes, next to MFCC and an
 
     cpc evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
         --phones labels.txt --items dev-clean.item --workdir runs/60k
+    cpc evaluate --checkpoint runs/a --data clips --data.file_labels=labels.csv --workdir runs/b
 
---checkpoint is an exported folder, a run, or a checkpoint of facebookresearch/CPC_audio. The latter
-is a .pt file from its hub or from training, which needs torch, or an .npz or .safetensors file with
-its state dict. --data is a folder of recordings. --phones is an alignment of some of them, which
-the tasks phones, ctc and abx use. --items is a ZeroSpeech item file for abx. By default all
-possible tasks are evaluated, including speakers if there are at least two. Recordings are scaled to
-the loudness of the training data, or unchanged for CPC_audio. --layer c1 evaluates the first layer
-of the context network instead of the last. --data.key=value and --probe.key=value set further keys,
-as for `cpc probe`; published ABX errors use --probe.lose_last_frame=True. The same command again
-adds missing tasks and rewrites the page.
+--checkpoint is an exported folder, a run, a repository of the Hugging Face hub, or a checkpoint of
+facebookresearch/CPC_audio. The latter is a .pt file from its hub or from training, which needs
+torch, or an .npz or .safetensors file with its state dict. --data is a folder of recordings.
+--phones is an alignment of some of them, which the tasks phones, ctc and abx use. --items is a
+ZeroSpeech item file for abx. --data.file_labels is a CSV file with lines name,label for the task
+files. By default all possible tasks are evaluated, including speakers if there are at least two.
+Recordings are scaled to the loudness of the training data, or unchanged for CPC_audio. --layer c1
+evaluates the first layer of the context network instead of the last. --data.key=value and
+--probe.key=value set further keys, as for `cpc probe`; published ABX errors use
+--probe.lose_last_frame=True. The same command again adds missing tasks and rewrites the page.
 """
 
 import pathlib
@@ -102,14 +104,10 @@ def run(
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
     """Return an audio model whose context c is the output of `layer`."""
-    path = pathlib.Path(checkpoint).expanduser()
-    if path.is_dir():
-        pretrained = read_model(path, None)
-        if check_input(pretrained, checkpoint) is not audio:
-            kind = pretrained.input["kind"]
-            raise UserError(f"--checkpoint {checkpoint} must be an audio model (got {kind})")
-    else:
-        pretrained = models.load_cpc_audio(path)
+    pretrained = read_model(checkpoint, None)
+    if check_input(pretrained, checkpoint) is not audio:
+        kind = pretrained.input["kind"]
+        raise UserError(f"--checkpoint {checkpoint} must be an audio model (got {kind})")
     if not layer.startswith("c"):
         raise UserError(f"--layer must be c or a layer of the context, such as c1 (got {layer!r})")
     module, variables = models.end_at(pretrained.module, pretrained.variables, layer)
@@ -157,12 +155,13 @@ def possible(data: AudioData) -> tuple[str, ...]:
     found = (
         *(("phones", "ctc") if data.phones else ()),
         *(("speakers",) if len({*data.train.speakers}) > 1 else ()),
+        *(("files",) if data.file_labels else ()),
         *(("abx",) if data.phones or data.items else ()),
     )
     if not found:
         raise UserError(
             f"the recordings have one speaker ({data.train.speakers[0]}) and no labels: pass "
-            "--phones or --items, or set --data.speaker_level"
+            "--data.file_labels, --phones or --items, or set --data.speaker_level"
         )
     return found
 
@@ -216,7 +215,9 @@ if __name__ == "__main__":
         "phones", "", 'Alignment: "utterance-id label label ...", one label every 10 ms.'
     )
     ITEMS = flags.DEFINE_string("items", "", "ZeroSpeech item file.")
-    TASKS = flags.DEFINE_list("tasks", [], "phones, speakers, ctc, abx. Default: all possible.")
+    TASKS = flags.DEFINE_list(
+        "tasks", [], "phones, speakers, files, ctc, abx; by default all possible."
+    )
     LAYER = flags.DEFINE_string("layer", "c", "c, or a layer of the context, such as c1.")
     cli.run(
         lambda: run(

@@ -15,11 +15,12 @@ import contextlib
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
+from cpc.models.hub import connect
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command import cli, lock
@@ -32,7 +33,7 @@ PULLED = [
     "metrics.jsonl", "skipped.txt", "vectors.txt", "vocabulary.tsv",
     *(f"{name}.json" for name in (
         "config", "environment", "scores", "audit", "data", "truth", "checkpoint", "neighbours",
-        "map", "table",
+        "map", "table", "start_from",
     )),
     *(f"{name}.npz" for name in ("scores", "episode", "vectors", "units")),
     *(f"exported/{name}" for name in ("config.json", "model.safetensors", CARD)),
@@ -97,25 +98,6 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
         read_run(fetched)
         fetched.rename(workdir)
     return sorted(listed - found)
-
-
-@contextlib.contextmanager
-def connect() -> Iterator[Any]:
-    """Yield the API of the hub, and convert its errors to UserError."""
-    try:
-        import huggingface_hub  # pyright: ignore[reportMissingImports]
-        from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UserError("cpc hub needs huggingface_hub: pip install 'cpc-jax[hub]'") from None
-    try:
-        yield huggingface_hub.HfApi()
-    except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"the hub refuses the request ({reason}): check owner/name, and run hf auth login"
-        ) from error
-    except errors.HFValidationError as error:
-        raise UserError(f"{error}: name the repository owner/name") from error
 
 
 def main(words: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ def run(config: Any, workdir: str | None, device: str = "auto", only_audit: bool
         mesh = cluster.start_alone(device, config.kind)
     else:
         mesh = cluster.start(device, config, workdir)
-    plan = pipeline.interpret(kind, config, mesh)
+    plan = pipeline.interpret(kind, config, mesh, workdir)
     with open_run(workdir, config, mesh) as folder:
         data: Dataset | None = cluster.load_in_turn(lambda: kind.load_data(config, print))
         if data is not None:

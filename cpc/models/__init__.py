@@ -62,3 +62,6 @@ from cpc.models.segmental import segment_bounds as segment_bounds
 from cpc.models.segmental import segment_means as segment_means
 from cpc.models.sentence_encoder import QuickThoughts as QuickThoughts
 from cpc.models.sentence_encoder import SentenceEncoder as SentenceEncoder
+from cpc.models.state_space import StateSpace as StateSpace
+from cpc.models.state_space import apply_state_space as apply_state_space
+from cpc.models.state_space import init_state_space as init_state_space

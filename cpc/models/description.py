@@ -22,6 +22,7 @@ from cpc.models.predictors import (
 from cpc.models.quantized import QuantizedEncoder
 from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
+from cpc.models.state_space import StateSpace
 from cpc.types import UserError
 
 #: Waveform encoders by config name. All accept a width, and norm, padding, dtype and remat as
@@ -42,7 +43,7 @@ DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
-    *(QuickThoughts, SentenceEncoder, SegmentalCPC),
+    *(QuickThoughts, SentenceEncoder, SegmentalCPC, StateSpace),
 )
 
 

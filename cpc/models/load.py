@@ -18,6 +18,7 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cpc.files import file_sha256, read_arrays, read_json, replacing, write_sealed
+from cpc.models import hub
 from cpc.models.description import build, describe
 from cpc.types import ArrayLike, PyTree, UserError
 
@@ -62,12 +63,19 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 
 
 def load_pretrained(folder: str | Path) -> Pretrained:
-    """Load a model from a folder that `save` wrote, or from a run that was exported.
+    """Load a model from a folder that `save` wrote, an exported run, or a repository of the hub.
+
+    A repository, such as "team/voices", is downloaded if no folder has its name.
 
     Raises:
         UserError: if a file is damaged, or if the run has a newer checkpoint than its export.
     """
-    run, folder = None, Path(folder).expanduser()
+    run, name, folder = None, str(folder), Path(folder).expanduser()
+    if not folder.exists() and hub.REPOSITORY.fullmatch(name):
+        try:
+            folder = hub.download_model(name)
+        except UserError as error:
+            raise UserError(f"{name} is not a folder, and {error}") from error
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: pass a run or a folder with an exported model")
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():
@@ -91,7 +99,8 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     flat = read_weights(folder / WEIGHTS)
     try:
         module = build(described)
-        expected = _expected_entries(module, given["shape"], flat)
+        has_predictor = any(name.startswith("params/predictor") for name in flat)
+        expected = expected_entries(module, given["shape"], has_predictor)
     except Exception as error:  # invalid fields raise many kinds of errors in flax and jax
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         raise UserError(f"{folder / CONFIG} has an invalid model: {reason}") from error
@@ -124,11 +133,10 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     return config.get("model"), given, about
 
 
-def _expected_entries(
-    module: nn.Module, shape: Sequence[int], found: Mapping[str, np.ndarray]
+def expected_entries(
+    module: nn.Module, shape: Sequence[int], has_predictor: bool = True
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return each module entry's shape, leaving out predictors unless `found` contains some."""
-    has_predictor = any(name.startswith("params/predictor") for name in found)
+    """Return the shapes of a module's arrays by name, such as "params/encoder/conv0/kernel"."""
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     # No weight depends on the length of a window.
     x = jax.ShapeDtypeStruct((1, *(min(size, 2**14) for size in shape)), np.float32)

@@ -31,8 +31,10 @@ BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
 
 #: File with the identity of the training and test data.
 MEMBERS = "data.json"
+#: File with the weights that a run starts from.
+START = "start_from.json"
 #: Files written between reading the data and the first step, which are specific to the config.
-BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
+BEFORE_STEPS = (START, "audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
 #: Other files written before the first step, which the next start replaces.
 REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "tensorboard")
 

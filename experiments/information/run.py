@@ -18,7 +18,7 @@ from experiments.training.problem import Work
 ON_ONE_DEVICE = False
 
 
-def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
+def interpret(kind: Any, config: Config, mesh: Any = None, workdir: Any = None) -> Config:
     """Validate and return a config."""
     check_estimation(config, kind.KEYS)
     kind.check(config)

@@ -3,9 +3,6 @@
 import pathlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from configs.keys import make_config
 from cpc import models
 from cpc.types import UserError
@@ -19,8 +16,7 @@ from experiments.kinds.rl import run as rl
 from experiments.kinds.series import kind as series
 from experiments.kinds.text import kind as text
 from experiments.kinds.words import run as words
-from experiments.training import contrastive
-from experiments.training import step as training
+from experiments.training import contrastive, weights
 from experiments.training.problem import Contrastive, Kind, Pipeline
 
 #: Contrastive kinds of data. To add one, add a folder and a line here.
@@ -75,17 +71,9 @@ def read_contrastive(workdir: pathlib.Path) -> tuple[Contrastive, Config]:
     return kind, load_config(recorded, kind.KEYS, writer_of(workdir))
 
 
-def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Load a model from a run's checkpoint or from an exported folder."""
-    exported = folder / models.EXPORTED
-    if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
-        folder = exported
-    if (folder / models.WEIGHTS).exists():
-        if step is not None:
-            raise UserError(f"{folder} is an exported model with a single step: remove --step")
-        return models.load_pretrained(folder)
-    pretrained = take_model(folder, step)
-    return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
+def read_model(source: str, step: str | None) -> models.Pretrained:
+    """Load a run's model, an exported folder, a repository, or a checkpoint of CPC_audio."""
+    return weights.read_model(source, step, read_contrastive)
 
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
@@ -107,8 +95,4 @@ def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
 
 def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
     """Load a run's model at a given step, at the best step or, by default, at the newest step."""
-    kind, config = read_contrastive(workdir)
-    if not any(workdir.glob("checkpoints/*")):
-        raise UserError(f"{workdir} has no checkpoints: train it with cpc train --workdir ...")
-    variables, number = training.read_variables(workdir, step)
-    return contrastive.describe(kind, workdir, config, kind.build_model(config), variables, number)
+    return weights.take_model(*read_contrastive(workdir), workdir, step)

@@ -32,9 +32,10 @@ from experiments.command.run_dir import check_same_data, identify_run
 from experiments.kinds.audio import kind as audio
 from experiments.reproduce import cells
 from experiments.training import records
-from experiments.training.contrastive import CARD, describe, interpret, share
+from experiments.training.contrastive import CARD, interpret, share
 from experiments.training.problem import Problem, model_variables
 from experiments.training.step import make_batches, make_loss, make_step
+from experiments.training.weights import describe
 
 #: Keys that change neither the training program nor the evaluation program.
 DATA_KEYS = ("seed", "data.one_speaker")

@@ -1,5 +1,6 @@
 """Pipeline of the contrastive kinds, from plan and audit to training, probes, export and card."""
 
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -9,12 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from configs.defaults import PARTS
 from cpc import models, report
-from cpc.files import flatten, plain, write_sealed, write_text
-from cpc.report.engine import Table, markdown
+from cpc.files import plain, write_sealed, write_text
+from cpc.report.engine import Section, Table, markdown
 from cpc.results import QUESTION, Run, Score, last_scores, read_run, with_unit
 from cpc.results.run import headline_rows, offset_ranges
-from cpc.train import check_batch_size, run_on_first
+from cpc.train import check_batch_size, run_on_first, wait_for_all
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import Config, check_config, with_settings
@@ -25,14 +27,29 @@ from experiments.training.checks import reject
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, run_probes, scratch_checkpoints
 from experiments.training.problem import Contrastive, Probe, Work
+from experiments.training.weights import (
+    describe,
+    merge,
+    read_start,
+    record_start,
+    start_sentences,
+)
 
 ON_ONE_DEVICE = False
 #: Keys of `probe` that choose probes; its other keys are options for fitting them.
 PROBE_KEYS = ("tasks", "features")
 
 
-def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
-    """Return the plan of a config, validated as far as possible without data."""
+def interpret(
+    kind: Contrastive,
+    config: Config,
+    mesh: jax.sharding.Mesh | None = None,
+    workdir: str | None = None,
+) -> Plan:
+    """Return the plan of a config, validated as far as possible without data.
+
+    The plan contains the weights to start from, unless there are checkpoints in `workdir`.
+    """
     check_config(config, kind.KEYS)
     plan = make_plan(config, kind.geometry(config))
     optim, every, batch_size = config.optim, config.probe.every, config.data.batch_size
@@ -51,10 +68,14 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
         (optim.name == "schedule_free" and optim.ema_decay, "optim.name optim.ema_decay",
          "this optimizer already averages parameters; set optim.ema_decay to 0 or choose "
          "another optim.name"),
+        ({*config.freeze} >= {*PARTS}, "freeze",
+         "no part is left to train; remove a part"),
+        (not config.start_from and (config.start_from_step or config.start_from_parts),
+         "start_from start_from_step start_from_parts", "set start_from to weights"),
     )  # fmt: skip
     training.optimizer_of(config)
     training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
-    return plan
+    return dataclasses.replace(plan, start=read_start(kind, config, workdir))
 
 
 def make_work(
@@ -63,6 +84,12 @@ def make_work(
     """Return functions for the steps of a run: audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
+    if plan.start is not None:
+        wait_for_all("start_from", {"start_from": plan.start.record["digest"]})
+        run_on_first(record_start, folder, plan.start)
+        own_words = kind.describe_input(config, folder).get("words")
+        start = functools.partial(merge, start=plan.start, own_words=own_words)
+        problem = problem._replace(start=start)
 
     build_probe = functools.partial(
         make_probe, kind, workdir=folder, data=data, model=problem.model
@@ -89,7 +116,14 @@ def make_work(
 
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
     """Write the page of a run, including the sections of its kind, and return its path."""
-    return report.write_report(workdir, kind.PAGE.words, kind.PAGE.sections)
+    sections = (start_section, *kind.PAGE.sections)
+    return report.write_report(workdir, kind.PAGE.words, sections)
+
+
+def start_section(run: Run) -> Section | None:
+    """Return the page section on the weights that a run started from, or None."""
+    sentences = start_sentences(run.workdir)
+    return Section("Start", sentences) if sentences else None
 
 
 def make_probe(
@@ -194,21 +228,6 @@ def share(
     write_text(folder / CARD, card)
 
 
-def describe(
-    kind: Contrastive,
-    workdir: pathlib.Path,
-    config: Config,
-    model: models.Model,
-    variables: Any,
-    step: int,
-) -> models.Pretrained:
-    """Return a run's model with its input and config, in which paths are reduced to names."""
-    values, keys = flatten(config), flatten(kind.KEYS).items()
-    names = {name: pathlib.Path(values[name]).name for name, key in keys if key.is_path}
-    about = {"step": step, "config": plain(with_settings(config, names))}
-    return models.Pretrained(model.module, variables, kind.describe_input(config, workdir), about)
-
-
 def write_card(
     kind: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
 ) -> str:
@@ -230,6 +249,7 @@ context and predictor after {step:,} of {config["num_steps"]:,} steps.
 
 {"; ".join(settings)}. Batch size {config["data"]["batch_size"]}, seed {config["seed"]}, negative
 rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
+{" ".join(start_sentences(workdir))}
 
 ## Mutual information
 

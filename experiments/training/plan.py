@@ -4,7 +4,7 @@ Configs and geometries are plain values, so plans can be compared and printed wi
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +71,8 @@ class Plan:
     """Name of the negative sampling scheme, as recorded."""
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
+    start: Any = dataclasses.field(default=None, compare=False, repr=False)
+    """Weights to start from (`experiments.training.weights.Start`), or None."""
 
 
 def make_plan(config: Config, geometry: Geometry) -> Plan:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from configs.defaults import PARTS
 from configs.keys import Keys
 from cpc.models import Model, Pretrained
 from cpc.report.engine import Section
@@ -51,6 +52,8 @@ class Problem(NamedTuple):
     """Amount of data per batch and its unit, such as (0.003, "h audio")."""
     record: Callable[[Path], object] = lambda folder: None
     """record(folder) writes data examples for the page."""
+    start: Callable[[Any], Any] = lambda variables: variables
+    """start(initial variables) -> variables of the model before the first step."""
 
 
 class Embedding(NamedTuple):
@@ -120,8 +123,10 @@ class Pipeline(Protocol):
         """Whether steps are too small to distribute over devices or processes."""
         ...
 
-    def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
-        """Return the plan of a config, and validate it for a mesh if one is given."""
+    def interpret(
+        self, kind: Any, config: Config, mesh: Any = None, workdir: str | None = None, /
+    ) -> Any:
+        """Return the plan of a config, and validate it for a mesh or a folder if one is given."""
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
@@ -177,7 +182,17 @@ class Contrastive(Kind, Protocol):
         ...
 
 
+def find_part(submodule: str) -> str:
+    """Return the part of a model, one of `PARTS`, that a submodule belongs to.
+
+    >>> find_part("context_backward"), find_part("predictor_of_1")
+    ('context', 'predictor')
+    """
+    return next((part for part in PARTS if part in submodule), "predictor")
+
+
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     """Return the model variables for evaluation, with averaged parameters if the run has them."""
-    # A checkpoint omits empty subtrees, so `extra` may not contain "model".
-    return {"params": (ema or params)["model"], **extra.get("model", {})}
+    # A checkpoint omits empty subtrees, so `extra` may lack "model" or "frozen".
+    model = {**(ema or params)["model"], **extra.get("frozen", {})}
+    return {"params": model, **extra.get("model", {})}

@@ -1,6 +1,7 @@
 """Models, positions and file embedding shared by the kinds with latents in time."""
 
 import contextlib
+import csv
 import functools
 import pathlib
 from collections import Counter
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import models
-from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable
+from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable, read_named, same_name
 from cpc.files import write_sealed
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
@@ -22,6 +23,7 @@ CONTEXTS = {
     "conv": models.CausalConv,
     "conv_undilated": functools.partial(models.CausalConv, dilated=False),
     "transformer": models.CausalTransformer,
+    "ssm": models.StateSpace,
 }
 
 
@@ -69,6 +71,44 @@ def write_truth(workdir: pathlib.Path, nats: Mapping[int, float]) -> None:
     """Write the mutual information of a synthetic source at each offset, in nats, for the page."""
     truth = {"offsets": [*nats], "mutual_information": [*nats.values()]}
     write_sealed(workdir / "truth.json", truth)
+
+
+def without_ending(name: str, suffixes: Collection[str]) -> str:
+    """Remove the suffix from the name of a file if it is one of `suffixes`.
+
+    >>> without_ending("a/b.NPY", (".npy",)), without_ending("a.1", (".npy",))
+    ('a/b', 'a.1')
+    """
+    path = pathlib.PurePosixPath(name)
+    return str(path.with_suffix("")) if path.suffix.lower() in suffixes else name
+
+
+def read_file_labels(file: str, names: Sequence[str], suffixes: Collection[str]) -> np.ndarray:
+    """Return the label of each named file in a CSV file with lines name,label, "" if it has none.
+
+    A line may lack the folders of the file, or its ending, which is one of `suffixes`.
+    """
+    path = pathlib.Path(file).expanduser()
+    lines = read_named(path, "data.file_labels").splitlines()
+    table: dict[str, str] = {}
+    for number, row in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
+        if not "".join(row).strip():
+            continue
+        *parts, label = row
+        name = ",".join(parts).strip()
+        if not parts or table.get(name, label.strip()) != label.strip():
+            problem = "has another label on an earlier line" if parts else "must be name,label"
+            raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
+        table[name] = label.strip()
+    table = {without_ending(name, suffixes): label for name, label in table.items()} | table
+    bare = {name.rsplit("/", 1)[-1]: label for name, label in table.items()}
+    found = np.array([
+        table.get(name, table.get(name.rsplit("/", 1)[-1], bare.get(name, "")))
+        for name in map(same_name, names)
+    ])  # fmt: skip
+    if (found == "").all():
+        raise UserError(f"data.file_labels {path} contains none of the files, such as {names[0]}")
+    return found
 
 
 def list_files(

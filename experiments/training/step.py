@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from cpc.models import Model
+from cpc.models.load import BATCH_COLLECTIONS
 from cpc.train import (
     Cadence,
     ProgressWriter,
@@ -27,7 +28,7 @@ from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
-from experiments.training.problem import Probe, Problem, model_variables
+from experiments.training.problem import Probe, Problem, find_part, model_variables
 from experiments.training.records import describe_record, make_evaluation, make_summary, strict_sums
 
 
@@ -130,13 +131,16 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
     def loss_fn(params, extra, batch, rng):
         augment_rng, model_rng, objective_rng = jax.random.split(rng, 3)
         batch = problem.preprocess(batch, augment_rng, True)
-        variables = {"params": params["model"], **extra["model"]}
+        frozen = extra.get("frozen", {})
+        model = {**params["model"], **frozen}
+        variables = {"params": model, **extra["model"]}
         outputs, model_state = apply_in_parts(problem.model, variables, batch, model_rng, num_parts)
+        model_state = keep_frozen(extra["model"], model_state, frozen)
         branches = problem.split_branches(outputs, batch)
         state = dict(extra["objective"])
         if momentum:
-            model = jax.lax.stop_gradient(params["model"])
-            state["slow"] = optax.incremental_update(model, state["slow"], 1 - momentum)
+            stopped = jax.lax.stop_gradient(model)
+            state["slow"] = optax.incremental_update(stopped, state["slow"], 1 - momentum)
             variables = {"params": state["slow"], **extra["model"]}
             keys = apply_in_parts(problem.model, variables, batch, model_rng, num_parts, False)
             keys = problem.split_branches(keys[0], batch)
@@ -144,7 +148,7 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
                 one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
                 for one, key in zip(branches, keys, strict=True)
             ]
-        maps = problem.model.linear_maps(params["model"])
+        maps = problem.model.linear_maps(model)
         own = params["objective"]
         loss, sums, state, metrics = objective_loss(
             plan, own, state, branches, objective_rng, maps=maps, reducer=reducer
@@ -159,9 +163,20 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
         if penalties or measures:
             metrics = {**metrics, "model": {**penalties, **measures}}
         loss += sum(penalties.values())
-        return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
+        extra = {**extra, "model": model_state, "objective": state}
+        return loss, (extra, {"offsets": sums, **metrics})
 
     return loss_fn
+
+
+def keep_frozen(before: Any, after: Any, frozen: Any) -> Any:
+    """Return the model state after a step, in which frozen submodules keep their statistics."""
+    return {
+        name: tree
+        if name in BATCH_COLLECTIONS
+        else {own: before[name][own] if own in frozen else tree[own] for own in tree}
+        for name, tree in after.items()
+    }
 
 
 def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
@@ -180,16 +195,19 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
     root, raw = jax.random.key(config.seed), problem.draw(0)
     batch = jax.eval_shape(lambda raw: problem.preprocess(raw, root, True), raw)
     batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
-    variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
+    variables = dict(problem.start(problem.model.init(jax.random.fold_in(root, 0), batch)))
     model = variables.pop("params")
     branches = jax.eval_shape(
         lambda v: problem.split_branches(problem.model.apply(v, batch, False)[0], batch),
         {"params": model, **variables},
     )
+    frozen = {name: tree for name, tree in model.items() if find_part(name) in config.freeze}
+    trained = {name: tree for name, tree in model.items() if name not in frozen}
     own, state = init_objective(plan, branches)
     if config.negatives.momentum:
         state["slow"] = model
-    params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
+    params = {"model": trained, "objective": own}
+    extra = {"model": variables, "objective": state} | ({"frozen": frozen} if frozen else {})
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
     has_ema = config.optim.ema_decay > 0 or config.optim.name == "schedule_free"
 

@@ -1,6 +1,7 @@
 """Features of files and arrays in every form equal the model's output on each alone."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -346,3 +347,14 @@ def test_several_layers_are_told_apart_in_every_form(tmp_path, output):
             times = told["first_seconds"] + told["frame_seconds"] * np.arange(len(array))
         np.testing.assert_array_equal(np.float32(found), array)
         np.testing.assert_allclose(times, (np.arange(len(array)) + 0.5) * frames[layer])
+
+
+def test_pooled_features_are_means_over_frames(recordings, tmp_path):
+    models.save(tmp_path / "model", audio_model("causal"))
+    run = functools.partial(embed.run, str(tmp_path / "model"), str(recordings))
+    run(str(tmp_path / "frames.npz"), "z1,c")
+    run(str(tmp_path / "means.npz"), "z1,c", pool="mean")
+    frames, means = (np.load(tmp_path / f"{name}.npz") for name in ("frames", "means"))
+    assert set(means) == {name for name in frames if "times" not in name}
+    for name, vector in means.items():
+        np.testing.assert_allclose(vector, frames[name].mean(axis=0), rtol=1e-5, atol=1e-6)

@@ -68,13 +68,17 @@ def run(checkpoint, folder, workdir, *settings, **options):
 def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_path, capsys):
     labels, items, workdir = folder / "labels.txt", folder / "toy.item", tmp_path / "run"
     options = {"phones": str(labels), "items": str(items), "tasks": []}
+    table = tmp_path / "species.csv"
+    waves = sorted((folder / "wav").rglob("*.wav"))
+    names = (f"{path.parent.name}/{path.name}" for path in waves)
+    table.write_text("".join(f"{name},{'ab'[i % 2]}\n" for i, name in enumerate(names)))
     ctc = ("--config.probe.ctc_steps=2", "--config.probe.ctc_minutes=(0.0,)",
-           "--config.probe.ctc_beam=1")  # fmt: skip
+           "--config.probe.ctc_beam=1", f"--config.data.file_labels={table}")  # fmt: skip
     scores = run(released, folder, workdir, *ctc, **options)
     assert {score.features for score in scores} == {"c"}
     assert {(score.task, score.data) for score in scores} == {
         ("phones", "labels"), ("CTC", "labels"), ("speakers", "wav"), ("ABX", "labels"),
-        ("ABX", "toy.item"),
+        ("ABX", "toy.item"), ("files", "species"),
     }  # fmt: skip
     assert {score.method for score in scores if score.task == "ABX"} == {
         "within speaker", "across speakers"
@@ -84,7 +88,7 @@ def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_pat
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("probes/*")}
     capsys.readouterr()
     run(released, folder, workdir, *ctc, **options)
-    assert "already evaluated: phones, ctc, speakers, abx" in capsys.readouterr().out
+    assert "already evaluated: phones, ctc, speakers, files, abx" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in workdir.glob("probes/*")}
 
 

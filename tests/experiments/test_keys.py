@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import configs
 from configs import audio_synthetic, audio_voices_paper, image_fashion_mnist
@@ -28,6 +29,7 @@ from cpc.files import flatten
 from cpc.losses import OffsetSums
 from cpc.models import resnet_stages
 from cpc.models.description import build, describe
+from cpc.models.load import Pretrained
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
@@ -40,7 +42,7 @@ from experiments.kinds.rl import step as rl_step
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
 from experiments.train import run as run_config
-from experiments.training import loop, objective
+from experiments.training import loop, objective, weights
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
@@ -336,6 +338,7 @@ def test_model_keys_change_module_fields(kind, key):
     ("context", "conv", {"context.type": "CausalConv", "context.dilated": True}),
     ("context", "conv_undilated", {"context.type": "CausalConv", "context.dilated": False}),
     ("context", "transformer", {"context.type": "CausalTransformer"}),
+    ("context", "ssm", {"context.type": "StateSpace"}),
 ])  # fmt: skip
 def test_choices_of_model_keys(key, word, changed):
     assert changed.items() <= fields_of("audio", {key: word}).items()
@@ -417,7 +420,7 @@ def test_incompatible_keys_are_rejected_before_reading_data(settings, words):
 
 
 def fit(config):
-    state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
+    state = types.SimpleNamespace(params={"model": {}}, ema=None, extra={}, step=0)
     with calls(
         training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
     ) as found:
@@ -441,6 +444,28 @@ def probed_steps(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
+def trained_parts(config):
+    made = problem(config)
+    with calls(training, init_state=jnp.zeros(())) as found:
+        training.make_state(made, training.make_loss(made), None)
+    return sorted(found["init_state"].call_args.args[0]["model"])
+
+
+def read_source(config):
+    with calls(weights, read_model=None, fit_weights=None) as found:
+        weights.read_start(series.kind, config, None)
+    asked = found["read_model"]
+    return asked.call_args.args[:2] if asked.called else ("", None)
+
+
+def parts_taken(config):
+    model, given = series.kind.build_model(config), series.kind.describe_input(config)
+    entries = weights.expected_entries(model.module, given["shape"])
+    found = unflatten_dict({k: np.zeros(x.shape) for k, x in entries.items()}, sep="/")
+    start = weights.fit_weights(series.kind, config, Pretrained(model.module, found, given))
+    return sorted({name.split("/")[1] for name in start.arrays})
+
+
 TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
 SHARED = {
     **cases_of("", fit, num_steps=70, steps_per_launch=5, log_every=7, eval_every=20,
@@ -451,6 +476,10 @@ SHARED = {
     **cases_of("optim.", of(record_step, "make_train_step", 1), ema_decay=0.5),
     "logger": Case("trackio", services.services_of, TOLD),
     "probe.every": Case(20, probed_steps, [0, 20, 40, 60, 80]),
+    "freeze": Case(("encoder",), trained_parts, ["context", "predictor"]),
+    "start_from": Case("runs/a", read_source, ("runs/a", None)),
+    "start_from_step": Case("best", read_source, ("runs/a", "best"), {"start_from": "runs/a"}),
+    "start_from_parts": Case(("context",), parts_taken, ["context"]),
 }  # fmt: skip
 
 
@@ -461,8 +490,8 @@ ELSEWHERE = {
         "negatives.momentum", "optim.accumulate"},
     "audio": {
         "augment.side", "augment.effects", "data.one_speaker", "evaluate.num_windows",
-        "data.train_list", "data.test_list", "data.phones", "data.item_file", "probe.num_units",
-        "probe.ctc_beam", "probe.layer_decay"},
+        "data.train_list", "data.test_list", "data.phones", "data.item_file", "data.file_labels",
+        "probe.num_units", "probe.ctc_beam", "probe.layer_decay"},
     "image": {"data.group_level", "data.test_fraction"},
 }  # fmt: skip
 

@@ -22,11 +22,11 @@ EVERY_STEP = {"num_steps": 6, "log_every": 1, "eval_every": 3, "save_every": 2}
 
 
 def audio():
-    """Short clips, batch norm, averaging and augmentation."""
+    """Short clips, batch norm, averaging, augmentation and a frozen part."""
     settings = {
         "model.encoder": "log_mel", "model.norm": "batch", "optim.ema_decay": 0.9,
         "evaluate.num_windows": 0, "augment.side": "past", "augment.effects": ("dropout",),
-        "augment.dropout_ms": 20.0,
+        "augment.dropout_ms": 20.0, "freeze": ("context",),
     }  # fmt: skip
     settings = test_audio.TINY | settings | EVERY_STEP
     return test_clips.problem_of(with_settings(audio_synthetic.get_config(), settings))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
-from cpc.models import GRU, LSTM, CausalConv, CausalTransformer, MaskedRowConv, RowGRU
+from cpc.models import GRU, LSTM, CausalConv, CausalTransformer, MaskedRowConv, RowGRU, StateSpace
 from cpc.models.contexts import gru_scan
 from cpc.types import UserError
 
@@ -17,6 +17,7 @@ CONTEXTS = {
     "conv": CausalConv(24, 3),
     "undilated": CausalConv(24, 3, dilated=False),
     "transformer": CausalTransformer(8, 2, num_heads=2, span=4),
+    "ssm": StateSpace(6, 2),
 }
 LENGTH, AT = 20, 16
 

@@ -38,6 +38,7 @@ MODULES = {
     "lstm": audio_module(models.LSTM(6), padding="same"),
     "conv": audio_module(models.CausalConv(6, 2, dilated=False), norm="batch"),
     "transformer": audio_module(models.CausalTransformer(8, 1, num_heads=2), norm="channel"),
+    "ssm": audio_module(models.StateSpace(6, 2)),
     "segments": models.SegmentalCPC(CONV(8), models.GRU(6), LINEAR(1, 8), 8, threshold=0.2),
     "images": image_module(models.SmallConvEncoder((4, 8), norm="batch"),
                            functools.partial(models.MaskedRowConv, 6, 1)),

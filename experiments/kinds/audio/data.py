@@ -9,6 +9,7 @@ import numpy as np
 
 from cpc import data
 from cpc.data import Recordings, align, select
+from cpc.data.audio_file import AUDIO_SUFFIXES
 from cpc.data.phones import MAX_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
 from cpc.data.sources.voices import prepare_voices
@@ -20,6 +21,7 @@ from experiments.command.run_dir import Fingerprint
 from experiments.training import checks
 from experiments.training.checks import data_root, name_of
 from experiments.training.probes import lacks
+from experiments.training.sequences import read_file_labels
 
 #: Size of the synthetic source, small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -45,6 +47,8 @@ class AudioData(NamedTuple):
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
     """ABX items, which are phone tokens, by item file name."""
     name: str = ""
+    file_labels: dict[str, str] = {}  # noqa: RUF012 (never written to)
+    """The label of each labelled utterance in `data.file_labels`."""
 
     @property
     def skipped(self) -> Sequence[Skipped]:
@@ -82,7 +86,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         advice = "split the files, or set data.train_list and data.test_list"
         raise UserError(f"{root} has no test utterances, as speakers have one file each: {advice}")
     _describe(train, test, options.window_samples, log)
-    return AudioData(train, test, phones, items, name_of(config))
+    labels: dict[str, str] = {}
+    if options.file_labels:
+        read = read_file_labels(options.file_labels, recordings.names, AUDIO_SUFFIXES)
+        labels = {n: str(own) for n, own in zip(recordings.names, read, strict=True) if own}
+    return AudioData(train, test, phones, items, name_of(config), labels)
 
 
 def _read_labels(options, root):
@@ -258,6 +266,7 @@ def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,
+        pathlib.Path(options.file_labels).stem: options.file_labels,
     }
     return {name: root} | {name: (file, *root) for name, file in files.items() if file}
 

@@ -21,7 +21,13 @@ from experiments.command.run_dir import write_latest
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, frame_samples, subset_minutes
 from experiments.kinds.audio.layers import LAYERS, delayed
 from experiments.kinds.audio.recognition import recognition_tasks
-from experiments.kinds.audio.tasks import abx_tasks, boundary_tasks, phone_tasks, speaker_tasks
+from experiments.kinds.audio.tasks import (
+    abx_tasks,
+    boundary_tasks,
+    file_tasks,
+    phone_tasks,
+    speaker_tasks,
+)
 from experiments.kinds.audio.units import unit_tasks
 from experiments.kinds.audio.verification import verification_tasks
 from experiments.training.checks import check_probes, reject
@@ -46,6 +52,7 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
     "phones": phone_tasks,
     "speakers": speaker_tasks,
+    "files": file_tasks,
     "ctc": recognition_tasks,
     "abx": abx_tasks,
     "boundaries": boundary_tasks,

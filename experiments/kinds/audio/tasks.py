@@ -102,15 +102,39 @@ def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     limit = config.probe.minutes_per_speaker
     parts = subset_minutes(data.train, limit), subset_minutes(select(data.test, known), limit)
     check_trained(config, parts[0], data.name)
-    labels = [
-        [
-            np.full(num_labels(length), names.index(speaker), np.int32)
-            for speaker, length in zip(part.speakers, part.lengths, strict=True)
-        ]
-        for part in parts
-    ]
+    labels = [constant_labels(part, part.speakers, names) for part in parts]
     units = ("frame", "utterance", *within_games(names))
     return [frame_task("speakers", data.name, parts, labels, len(names), units)]
+
+
+def constant_labels(part: Recordings, own: Sequence[str], names: Sequence[str]) -> list[np.ndarray]:
+    """Return each utterance's number among `names`, repeated every 10 ms."""
+    return [
+        np.full(num_labels(length), names.index(name), np.int32)
+        for name, length in zip(own, part.lengths, strict=True)
+    ]
+
+
+def file_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return a task that predicts the labels of utterances in `data.file_labels`."""
+    if not data.file_labels:
+        problem = "the recordings have no labels of files"
+        raise lacks("files", problem, "set data.file_labels to a CSV file with lines name,label")
+    train = select_named(data.train, data.file_labels)
+    names = sorted({data.file_labels[one] for one in train.names})
+    known = {one for one, label in data.file_labels.items() if label in names}
+    parts = train, select_named(data.test, known)
+    if len(names) < 2 or len(train) < 3 or not len(parts[1]):
+        counts = f"{len(names):,}, {len(train):,} and {len(parts[1]):,}"
+        problem = f"a probe needs 2 labels, 3 training and 1 test recordings (got {counts})"
+        raise lacks("files", problem, "label more recordings")
+    name = pathlib.Path(config.data.file_labels).stem
+    check_trained(config, train, name)
+    labels = [
+        constant_labels(part, [data.file_labels[one] for one in part.names], names)
+        for part in parts
+    ]
+    return [frame_task("files", name, parts, labels, len(names), ("frame", "utterance"))]
 
 
 def frame_task(

@@ -27,7 +27,7 @@ Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
 ON_ONE_DEVICE = True
 
 
-def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
+def interpret(kind: Any, config: Config, mesh: Any = None, workdir: Any = None) -> Config:
     """Validate a config and return it unchanged."""
     check_config(config, KEYS)
     step.make_task(config)

@@ -1,6 +1,5 @@
 """Loading, splitting and labelling the series of a config, and drawing windows."""
 
-import csv
 import pathlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,11 +10,12 @@ import numpy as np
 
 from cpc.data import series, uniform_windows
 from cpc.data.recordings import read_list
-from cpc.data.walk import Skipped, count_names, find_copies, read_named, same_name
+from cpc.data.walk import Skipped, count_names, find_copies, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset
 from experiments.command.run_dir import Fingerprint
 from experiments.training.checks import data_root, group_files, name_of
+from experiments.training.sequences import read_file_labels, without_ending
 
 
 class Part(NamedTuple):
@@ -111,11 +111,11 @@ def read_lists(
         parts = name.split("/")
         for title in {*("/".join(parts[: i + 1]) for i in range(len(parts))), parts[-1]}:
             known[title].append(file)
-    skipped = {without_ending(same_name(path)) for path, _ in sequences.skipped}
+    skipped = {without_ending(same_name(path), series.SUFFIXES) for path, _ in sequences.skipped}
     found: list[list[int]] = []
     for key, path in lists.items():
         lines = read_list(pathlib.Path(path).expanduser())
-        entries = {line: without_ending(line.rstrip("/")) for line in lines}
+        entries = {line: without_ending(line.rstrip("/"), series.SUFFIXES) for line in lines}
         for line, entry in entries.items():
             if entry not in known and line not in known and entry not in skipped:
                 example = f"use names such as {sequences.names[0]}"
@@ -126,16 +126,6 @@ def read_lists(
     for group in sorted(train & test):
         raise UserError(f"{group} is in data.train_list and data.test_list: remove it from one")
     return found[0], found[1]
-
-
-def without_ending(name: str) -> str:
-    """Remove the suffix of a series file from its name, as in `Sequences.names`.
-
-    >>> without_ending("a/b.NPY"), without_ending("a.1")
-    ('a/b', 'a.1')
-    """
-    path = pathlib.PurePosixPath(name)
-    return str(path.with_suffix("")) if path.suffix.lower() in series.SUFFIXES else name
 
 
 class SeriesData(NamedTuple):
@@ -227,25 +217,7 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
         return np.full(len(names), "")
     if options.file_label == "folder":
         return np.array([pathlib.PurePosixPath(name).parent.name for name in names])
-    path = pathlib.Path(options.file_labels).expanduser()
-    lines = read_named(path, "data.file_labels").splitlines()
-    table: dict[str, str] = {}
-    for number, row in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
-        if not "".join(row).strip():
-            continue
-        *parts, label = row
-        name = ",".join(parts).strip()
-        if not parts or table.get(name, label.strip()) != label.strip():
-            problem = "has another label on an earlier line" if parts else "must be name,label"
-            raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
-        table[name] = label.strip()
-    table = {without_ending(name): label for name, label in table.items()} | table
-    found = np.array(
-        [table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in map(same_name, names)]
-    )
-    if (found == "").all():
-        raise UserError(f"data.file_labels {path} contains none of the files, such as {names[0]}")
-    return found
+    return read_file_labels(options.file_labels, names, series.SUFFIXES)
 
 
 def make_windows(

@@ -126,7 +126,7 @@ class Trained(NamedTuple):
     launch: Callable[[TrainState, Any], TrainState]
 
 
-def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
+def interpret(kind: Any, config: Config, mesh: Any = None, workdir: Any = None) -> Config:
     """Validate a config and return it unchanged."""
     check_config(config, KEYS)
     make_model(config)
