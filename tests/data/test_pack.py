@@ -52,15 +52,14 @@ def test_truncated_flacs_are_skipped_listed_and_counted(folder, tmp_path):
     for i in (0, 2, 4):
         path = folder / "a" / f"u{i:02d}.flac"
         path.write_bytes(path.read_bytes()[:2000])
-    source, said = data.read_folder(folder), []
+    source = data.read_folder(folder)
     assert len(source) == 20  # the headers are whole
     with pytest.raises(UserError, match="3 of 20"):
         data.pack(source, tmp_path / "pack", log=quiet)
     assert not (tmp_path / "pack").exists()
     for _ in range(2):  # the second time from the pack
-        packed = data.pack(source, tmp_path / "pack", said.append, max_skipped_fraction=0.5)
+        packed = data.pack(source, tmp_path / "pack", quiet, max_skipped_fraction=0.5)
         assert [name for name, _ in packed.skipped] == ["u00", "u02", "u04"]
-        assert any("skipped u04" in line for line in said)
         with pytest.raises(UserError, match="3 of 20"):
             data.pack(source, tmp_path / "pack", log=quiet)
 

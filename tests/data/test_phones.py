@@ -33,8 +33,6 @@ def test_the_papers_format(tmp_path):
 def test_mistakes_name_file_and_line(tmp_path, text, message):
     with pytest.raises(UserError, match=rf"phones\.txt.*{message}"):
         data.read_alignments(write(tmp_path, text))
-    with pytest.raises(UserError, match="nowhere"):
-        data.read_alignments(tmp_path / "nowhere")
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00a")
     with pytest.raises(UserError, match="cannot read"):
         data.read_alignments(tmp_path / "x")

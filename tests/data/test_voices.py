@@ -61,7 +61,6 @@ def test_the_folder(prepared):
     credits = (folder / "CREDITS.txt").read_text()
     assert "festvox-ru_9-1_all.deb" in credits
     assert "CC-BY-SA-3.0" in credits
-    assert (folder / "licenses" / "festvox-ru.txt").exists()
 
 
 def test_splits_and_phones(prepared):
@@ -99,7 +98,6 @@ def test_the_command_prepares_once_and_again_after_damage(built, tmp_path, monke
         with pytest.raises(KeyboardInterrupt):
             prepare_voices(quiet)
     assert not (tmp_path / "cache" / FOLDER_NAME).exists()
-    assert not is_prepared()
     assert main(["voices"]) == 0
     assert "fillets-nl-m" in capsys.readouterr().out
     assert is_prepared()
