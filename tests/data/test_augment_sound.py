@@ -84,11 +84,10 @@ def test_noise_is_another_row_at_the_ratio_asked():
 
 def test_noise_is_a_stranger_where_there_is_one():
     speaker = jnp.array([0, 0, 1, 0, 1, 0])
-    for seed in range(20):
-        drawn = sound.draw_others(jax.random.key(seed), 6, speaker)
-        assert (speaker[drawn] != speaker).all()
-        alone = sound.draw_others(jax.random.key(seed), 6, jnp.zeros(6, int))
-        assert (alone != jnp.arange(6)).all()
+    draw = jax.vmap(lambda key, speaker: sound.draw_others(key, 6, speaker), (0, None))
+    keys = jax.random.split(jax.random.key(0), 20)
+    assert (speaker[draw(keys, speaker)] != speaker).all()
+    assert (draw(keys, jnp.zeros(6, int)) != jnp.arange(6)).all()
     x = windows().at[1].set(0)  # silence gets no noise, and gives none
     assert (np.asarray(sound.mix(x[1], x[0], jnp.float32(5))) == 0).all()
     np.testing.assert_array_equal(sound.mix(x[0], x[1], jnp.float32(5)), x[0])
@@ -120,23 +119,13 @@ def test_a_room_decays_by_60_db_in_its_time():
     assert 10 * np.log10(early / late) == pytest.approx(60 * 0.2 / 0.4, abs=1.5)
 
 
-def test_a_band_is_gone_and_the_rest_is_as_it_was():
-    x = windows(1)[0]
-    y = sound.reject_band(x, jnp.float32(1500), jnp.float32(2300))
-    spectra = [np.square(np.abs(np.fft.rfft(np.asarray(one) * np.hanning(SIZE)))) for one in (x, y)]
-    hz = np.fft.rfftfreq(SIZE, 1 / RATE)
-    inside = (hz > 1520) & (hz < 2280)
-    outside = (hz < 1400) | (hz > 2400)
-    assert 10 * np.log10(spectra[0][inside].sum() / spectra[1][inside].sum()) > 40
-    change = 10 * np.log10(spectra[1][outside].sum() / spectra[0][outside].sum())
-    assert change == pytest.approx(0, abs=0.02)
-
-
 def test_bands_lie_anywhere_and_are_no_wider_than_asked():
     x = jnp.tile(jnp.zeros(SIZE).at[SIZE // 2].set(1), (60, 1))
     y = np.asarray(augment(jax.random.key(0), x, ("band_reject",), RANGES))
-    gone = np.abs(np.fft.rfft(y)) < 0.5
-    hz = np.fft.rfftfreq(SIZE, 1 / RATE)
+    kept = np.abs(np.fft.rfft(y))
+    gone, hz = kept < 0.5, np.fft.rfftfreq(SIZE, 1 / RATE)
+    assert kept[gone].min() < 0.01
+    np.testing.assert_allclose(np.median(kept, axis=1), 1, atol=0.02)
     widths = gone.sum(1) * hz[1]
     assert widths.max() <= RANGES.band_hz + 2 * sound.EDGE_HZ
     assert widths.max() > 800
@@ -168,7 +157,6 @@ def test_the_key_decides_a_draw_is_of_its_row_alone_and_padding_changes_nothing(
     whole = jnp.full(4, SIZE)
     y = augment(key, x, (effect,), RANGES, num_samples=whole)
     assert y.dtype == jnp.float32
-    np.testing.assert_array_equal(y, augment(key, x, (effect,), RANGES, num_samples=whole))
     other = augment(jax.random.key(6), x, (effect,), RANGES, num_samples=whole)
     assert not np.isclose(y, other).all(axis=1).any()
     assert not np.isclose(y, x).all(axis=1).any()
@@ -182,22 +170,12 @@ def test_the_key_decides_a_draw_is_of_its_row_alone_and_padding_changes_nothing(
     np.testing.assert_array_equal(y, same)
 
 
-def test_an_effect_draws_the_same_beside_others_in_one_trace():
-    traces = []
-
-    @partial(jax.jit, static_argnames="effects")
-    def count(rng, x, effects):
-        traces.append(x)
-        return sound.augment_sound(rng, x, effects)
-
+def test_an_effect_draws_the_same_next_to_others():
     x, key = windows(size=2048), jax.random.key(5)
-    alone = count(key, count(key, x, ("band_reject",)), ("dropout",))
-    together = count(key, x, ("band_reject", "dropout"))
+    alone = augment(key, augment(key, x, ("band_reject",)), ("dropout",))
+    together = augment(key, x, ("band_reject", "dropout"))
     np.testing.assert_allclose(together, alone, atol=1e-6)
-    assert not np.allclose(count(key, x, ("dropout", "band_reject")), together, atol=1e-4)
-    for seed in range(3):
-        count(jax.random.key(seed), windows(size=2048, seed=seed), ("dropout",))
-    assert len(traces) == 4
+    assert not np.allclose(augment(key, x, ("dropout", "band_reject")), together, atol=1e-4)
 
 
 def test_nonfinite_results_fall_back_to_the_clean_sound():

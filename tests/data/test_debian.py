@@ -21,8 +21,7 @@ def package(mirror):
 
 
 def calls(mirror):
-    path = mirror / "calls"
-    return path.read_text().splitlines() if path.exists() else []
+    return (mirror / "calls").read_text().splitlines()
 
 
 def test_fetched_once_and_verified_each_time(mirror, package, tmp_path):

@@ -1,7 +1,5 @@
 import io
 import os
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -28,36 +26,23 @@ def encode(image, form, **options):
     return target.getvalue()
 
 
-def color():
-    return Image.fromarray(smooth())
-
-
-def grey():
-    return np.asarray(color().convert("L"))
-
-
-def deep():
-    return grey().astype(np.uint16) * 256 + 99
-
-
+COLOR = Image.fromarray(smooth())
+GREY = np.asarray(COLOR.convert("L"))
+DEEP = GREY.astype(np.uint16) * 256 + 99
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8))
 ANIMATED = {"save_all": True, "append_images": [Image.new("RGB", (32, 24))], "lossless": True}
 # Name -> (file, tolerance as RGB, shows colors).
 FORMATS = {
-    "webp": (encode(color(), "webp", quality=95), 12, True),
-    "cmyk jpeg": (encode(color().convert("CMYK"), "jpeg", quality=95), 6, True),
-    "grey jpeg": (encode(color().convert("L"), "jpeg", quality=95), 6, False),
-    "16-bit png": (encode(Image.fromarray(deep()), "png"), 0, False),
-    "gif": (encode(color().quantize(256), "gif"), 16, True),
-    "bmp": (encode(color(), "bmp"), 0, True),
-    "tiff": (encode(color(), "tiff", compression="tiff_lzw"), 0, True),
-    "16-bit tiff": (encode(Image.fromarray(deep()), "tiff"), 0, False),
-    "ppm": (encode(color(), "ppm"), 0, True),
-    "pgm of 16 bits": (b"P5 32 24 65535\n" + deep().astype(">u2").tobytes(), 0, False),
-    "rgba": (encode(color().convert("RGBA"), "png"), 0, True),
-    "grey with alpha": (encode(color().convert("LA"), "png"), 0, False),
-    "animated webp": (encode(color(), "webp", **ANIMATED), 0, True),
-    "jpeg of damaged tags": (encode(color(), "jpeg", quality=95, subsampling=0,
+    "webp": (encode(COLOR, "webp", quality=95), 12, True),
+    "cmyk jpeg": (encode(COLOR.convert("CMYK"), "jpeg", quality=95), 6, True),
+    "16-bit png": (encode(Image.fromarray(DEEP), "png"), 0, False),
+    "gif": (encode(COLOR.quantize(256), "gif"), 16, True),
+    "bmp": (encode(COLOR, "bmp"), 0, True),
+    "tiff": (encode(COLOR, "tiff", compression="tiff_lzw"), 0, True),
+    "ppm": (encode(COLOR, "ppm"), 0, True),
+    "pgm of 16 bits": (b"P5 32 24 65535\n" + DEEP.astype(">u2").tobytes(), 0, False),
+    "animated webp": (encode(COLOR, "webp", **ANIMATED), 0, True),
+    "jpeg of damaged tags": (encode(COLOR, "jpeg", quality=95, subsampling=0,
                                     exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), 6, True),
 }  # fmt: skip
 
@@ -70,7 +55,7 @@ def test_every_format_is_brought_to_8_bits(name):
         pixels = decode_image(content, name, size=None, channels=channels)
         assert pixels.dtype == np.uint8
         assert pixels.shape == (24, 32, channels)
-        expected = smooth() if has_colors and channels == 3 else grey()[..., None]
+        expected = smooth() if has_colors and channels == 3 else GREY[..., None]
         assert np.abs(pixels.astype(int) - expected).max() <= tolerance
 
 
@@ -101,15 +86,12 @@ def test_transparent_pixels_are_blended_with_white(mode, form, options, channels
         np.testing.assert_array_equal(red, blue)
 
 
-def of_palette():
-    """One color, the fourth of a palette."""
-    image = Image.fromarray(np.full((4, 4), 3, np.uint8))
-    image.putpalette(bytes(range(12)))
-    return image
+PALETTE = Image.fromarray(np.full((4, 4), 3, np.uint8))
+PALETTE.putpalette(bytes(range(12)))  # one color, the fourth of a palette
 
 
 @pytest.mark.parametrize(("image", "form", "transparency"), [
-    (of_palette(), "png", bytes([255, 255, 255, 0])), (of_palette(), "gif", 3),
+    (PALETTE, "png", bytes([255, 255, 255, 0])),
     (Image.new("L", (4, 4), 7), "png", 7),
     (Image.new("RGB", (4, 4), (1, 2, 3)), "png", (1, 2, 3)), (Image.new("1", (4, 4), 0), "png", 0),
     (Image.new("I;16", (4, 4), 700), "png", 700),
@@ -137,9 +119,6 @@ def test_orientation_is_followed(form):
         turned = decode_image(content, "x", size=None, channels=3).astype(int)
         assert turned.shape == upright.shape, tag
         assert np.abs(turned - upright).max() <= (6 if form == "jpeg" else 0), tag
-        square = decode_image(content, "x", size=8, channels=3).astype(int)
-        expected = decode_image(encode(Image.fromarray(upright), "png"), "x", size=8, channels=3)
-        assert np.abs(square - expected).max() <= (6 if form == "jpeg" else 1), tag
 
 
 @pytest.mark.parametrize("progressive", [False, True])
@@ -174,7 +153,7 @@ def test_pixels_that_are_no_colors_are_refused():
         content = encode(Image.fromarray(np.full((4, 4), 70_000, dtype)), "tiff")
         with pytest.raises(UserError, match="colors"):
             decode_image(content, "x", size=4, channels=1)
-    pixels = decode_image(encode(color().convert("1"), "png"), "x", size=None, channels=1)
+    pixels = decode_image(encode(COLOR.convert("1"), "png"), "x", size=None, channels=1)
     assert set(np.unique(pixels)) == {0, 255}
 
 
@@ -197,33 +176,21 @@ def test_a_large_jpeg_loses_no_detail():
     assert np.abs(pixels.astype(int) - expected).mean() < 4
 
 
-def bomb():
-    """60,000 x 60,000 pixels in some kilobytes."""
-
-    def chunk(kind, content):
-        check = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(10**6)))
-
-
 BAD = {
     "empty": b"",
     "cut png": encode(NOISE, "png")[:-200],
     "cut webp": encode(NOISE, "webp")[:-200],
     "flipped png": bytes(b ^ (i == 300) for i, b in enumerate(encode(NOISE, "png"))),
-    "bomb": bomb(),
 }
 
 
 def test_damaged_files_are_one_sentence(monkeypatch):
     for name, content in BAD.items():
-        with pytest.raises(UserError, match=f"^{name} (does not decode|is 60000x60000)"):
+        with pytest.raises(UserError, match=f"^{name} does not decode"):
             decode_image(content, name, size=8, channels=3)
     monkeypatch.setattr("cpc.data.image_file.MAX_PIXELS", 24 * 32 - 1)
     with pytest.raises(UserError, match=r"32x24 .*767"):
-        decode_image(encode(color(), "png"), "x", size=8, channels=3)
+        decode_image(encode(COLOR, "png"), "x", size=8, channels=3)
 
 
 def flat(value, form="png", size=(6, 6)):
@@ -233,22 +200,13 @@ def flat(value, form="png", size=(6, 6)):
 @pytest.fixture
 def folder(tmp_path):
     """Classes of which train has some and val has others; every image has a grey of its own."""
-    files = {
-        "train/cat/1.png": flat(10),
-        "train/cat/2.webp": flat(20, "webp"),
-        "train/cat/deep/3.PNG": flat(30),
-        "train/dog/1.png": flat(40),
-        "train/ant/1.png": flat(50),
-        "train/.hidden/1.png": flat(60),
-        "train/cat/._1.png": b"what macOS leaves beside files",
-        "train/cat/notes.txt": b"not an image",
-        "val/cat/1.png": flat(70),
-        "val/bee/1.png": flat(80),
-    }
-    for name, content in files.items():
+    for number, name in enumerate((
+        "train/cat/1.png", "train/cat/2.webp", "train/cat/deep/3.PNG", "train/dog/1.png",
+        "train/ant/1.png", "train/.hidden/1.png", "val/cat/1.png", "val/bee/1.png",
+    ), start=1):  # fmt: skip
         path = tmp_path / "set" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(flat(10 * number, "webp" if name.endswith("webp") else "png"))
     return tmp_path / "set"
 
 
@@ -256,20 +214,11 @@ def greys(images):
     return images.pixels[:][:, 0, 0, 0].tolist()
 
 
-@pytest.fixture
-def memory_bytes(request, tmp_path, monkeypatch):
-    """How many bytes of images are decoded at once; the others have a cache."""
-    monkeypatch.setattr(images, "MEMORY_BYTES", request.param)
+@pytest.mark.parametrize("memory_bytes", [10**9, 0])
+def test_splits_classes_and_what_is_left_out(folder, memory_bytes, tmp_path, monkeypatch):
+    """Also from the cache of a set that is too large for memory."""
+    monkeypatch.setattr(images, "MEMORY_BYTES", memory_bytes)
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
-    return request.param
-
-
-SIZES = pytest.mark.parametrize("memory_bytes", [10**9, 0], indirect=True)
-LARGE = pytest.mark.parametrize("memory_bytes", [0], indirect=True)
-
-
-@SIZES
-def test_splits_and_classes(folder, memory_bytes):
     for split, name in (("train", "caf\u00e9"), ("val", "cafe\u0301")):  # one class
         (folder / split / name).mkdir()
         (folder / split / name / "1.png").write_bytes(flat(90))
@@ -281,30 +230,38 @@ def test_splits_and_classes(folder, memory_bytes):
     assert (greys(val), val.labels.tolist()) == ([80, 90, 70], [1, 2, 3])
     assert not train.skipped
     assert train.pixels.shape == (6, 6, 6, 3)
-
-
-@SIZES
-def test_damaged_and_empty_are_listed(folder, memory_bytes):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
     (folder / "train/none").mkdir()
-    name = "r" + chr(0xDCE9) + "\n.png"  # Latin-1, and a line's end
-    (folder / "train/dog" / name).write_bytes(b"")
-    for _ in range(2):  # the second time from the cache
-        images = data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.5)
-        assert sorted(greys(images)) == [10, 30, 40, 50]
-        assert images.labels[greys(images).index(40)] == images.class_names.index("dog")
-        assert [path.removeprefix(f"{folder}/train/") for path, _ in images.skipped] == [
-            "cat/2.webp",
-            "dog/r\\udce9\\n.png",
-            "none",
-        ]
-        assert all(path in reason for path, reason in images.skipped)
-    with pytest.raises(UserError, match=r"2 of 6 images in .*more than 10%: .*2.webp"):
+    (folder / "train/dog/r\udce9\n.png").write_bytes(b"")  # Latin-1, and a line's end
+    os.mkfifo(folder / "train/cat/fifo.png")
+    for name in ("train/cat/b.heic", "stray.png", "more.zip", "train/labels.csv", "README"):
+        (folder / name).write_bytes(b"?")
+    left_out = ["train/cat/2.webp", "train/cat/fifo.png", r"train/dog/r\udce9\n.png",
+                "train/cat/b.heic", "more.zip", "stray.png", "train/none"]  # fmt: skip
+    for _ in range(2):
+        found = data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.5)
+        assert sorted(greys(found)) == [10, 30, 40, 50, 90]
+        assert found.labels[greys(found).index(40)] == found.class_names.index("dog")
+        assert [path.removeprefix(f"{folder}/") for path, _ in found.skipped] == left_out
+        assert all(path in reason for path, reason in found.skipped)
+    with pytest.raises(UserError, match=r"3 of 8 images in .*more than 10%: .*2.webp"):
         data.read_image_folder(folder, "train", log=quiet)
 
 
-@LARGE
-def test_a_large_set_is_checked_once(folder, tmp_path, memory_bytes):
+def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
+    (folder / "lost+found").mkdir()
+    refuse(monkeypatch, "lost+found", "deep")  # next to the splits, and below a class
+    ((path, reason),) = data.read_image_folder(folder, "train", log=quiet).skipped
+    assert path.endswith("train/cat/deep")
+    assert "cannot be read: Permission denied" in reason
+    refuse(monkeypatch, "")
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+        data.read_image_folder(folder, "train", log=quiet)
+
+
+def test_a_large_set_is_checked_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "MEMORY_BYTES", 0)
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     said = []
 
     def read(**changes):
@@ -322,23 +279,23 @@ def test_a_large_set_is_checked_once(folder, tmp_path, memory_bytes):
     said.clear()
     (folder / "train/cat/1.png").write_bytes(flat(11))
     os.utime(folder / "train/cat/1.png", ns=(0, 0))
-    images = read()
+    changed = read()
     assert len(said) == 1
     (folder / "train/cat/1.png").unlink()
     with pytest.raises(UserError, match=r"1.png cannot be read: No such file"):
-        greys(images)
+        greys(changed)
 
 
 def test_what_is_not_there(folder, tmp_path):
     (folder / "test/cat").mkdir(parents=True)
     (tmp_path / "own/several").mkdir(parents=True)
-    for i, size in enumerate(((6, 6), (9, 7))):
-        (tmp_path / f"own/several/{i}.png").write_bytes(flat(90, size=size))
+    for name, size in (("0.png", (6, 6)), ("1.jpe", (9, 7))):
+        (tmp_path / "own/several" / name).write_bytes(flat(90, size=size))
     for root, split, options, words in (
         (tmp_path / "none", "train", {}, "none"), (folder, "dev", {}, "'dev' .* test, train, val"),
         (folder, "test", {}, "no images in .*test"), (folder, "train", {"channels": 4}, "4"),
-        (folder, "train", {"size": 0}, "size is 0"), (folder, "train/cat", {}, "test, train, val"),
-        (folder, "", {}, "test, train, val"), (folder, "..", {}, "test, train, val"),
+        (folder, "train", {"size": 0}, "size is 0"),
+        *((folder, split, {}, "test, train, val") for split in ("train/cat", "", "..")),
         (tmp_path / "own", "several", {}, r"several sizes, .*give the size"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
@@ -352,70 +309,10 @@ def test_what_is_not_there(folder, tmp_path):
     assert images.class_names == ()
 
 
-def text_bomb():
-    """A comment of 80 MB in 80 kB."""
-    content = encode(color(), "png")
-    text = b"Comment\0\0" + zlib.compress(bytes(80 * 2**20), 9)
-    chunk = struct.pack(">I", len(text)) + b"zTXt" + text
-    chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
-    return content[:33] + chunk + content[33:]
-
-
 def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(monkeypatch):
     """Pillow would run Ghostscript for an EPS."""
-    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    others = [encode(color(), form) for form in ("eps", "ico", "tga", "pcx", "pdf")]
-    for content in (*others, text_bomb()):
+    for form in ("eps", "ico", "tga", "pcx"):
         with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-            decode_image(content, "cat.png", size=8, channels=3)
-
-    def load(_):
-        raise MemoryError
-
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
-    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
-        decode_image(encode(color(), "png"), "cat.png", size=8, channels=3)
-
-
-def read_all_but(folder):
-    return data.read_image_folder(folder, "train", size=8, log=quiet, max_skipped_fraction=0.9)
-
-
-def test_every_file_is_read_listed_or_known_and_opened_if_it_is_one(folder):
-    for ending, form in {"jfif": "jpeg", "jpe": "jpeg", "TIF": "tiff", "bmp": "bmp"}.items():
-        (folder / f"train/cat/a.{ending}").write_bytes(encode(color(), form))
-    listed = {"train/cat/b.heic", "train/x.avif", "train/dog/1.svg", "train/cat/c", "stray.png",
-              "test.tar.gz", "more.zip", "images.npz", "noend"}  # fmt: skip
-    known = ("train/cat/labels.csv", "train/LICENSE", "README", "labels.csv", ".hidden")
-    for name in (*listed, *known):
-        (folder / name).write_bytes(b"?")
-    os.mkfifo(folder / "train/cat/fifo.png")
-    (folder / "train/cat/zero.png").symlink_to("/dev/zero")
-    (folder / "train/gone.png").symlink_to("nowhere")
-    for path in ("self", "train/self", "train/cat/self", "train/self.png"):
-        (folder / path).symlink_to(folder / path)
-    images = read_all_but(folder)
-    assert len(images) == 9
-    why = {name.removeprefix(f"{folder}/"): reason for name, reason in images.skipped}
-    links = {"self", "train/self", "train/cat/self", "train/self.png"}
-    odd = {"train/cat/fifo.png", "train/cat/zero.png", "train/gone.png"}
-    assert set(why) == listed | odd | links
-    beside = {"stray.png", "test.tar.gz", "more.zip", "images.npz", "noend"}
-    assert beside <= {name for name, reason in why.items() if "outside all splits" in reason}
-    assert ["not a regular file" in why[name] for name in sorted(odd)] == [True, True, False]
-    assert "No such file" in why["train/gone.png"]
-
-
-def test_folders_that_may_not_be_read_are_listed(folder, monkeypatch):
-    (folder / "lost+found").mkdir()
-    refuse(monkeypatch, "lost+found")  # next to the splits
-    assert len(read_all_but(folder)) == 5
-    refuse(monkeypatch, "deep")
-    ((path, reason),) = read_all_but(folder).skipped
-    assert path.endswith("train/cat/deep")
-    assert "cannot be read: Permission denied" in reason
-    refuse(monkeypatch, "")
-    with pytest.raises(UserError, match="cannot be read: Permission denied"):
-        read_all_but(folder)
+            decode_image(encode(COLOR, form), "cat.png", size=8, channels=3)

@@ -1,4 +1,5 @@
-import os
+import shutil
+from unittest import mock
 
 import numpy as np
 import packages
@@ -24,17 +25,6 @@ from cpc.types import UserError
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     return packages.build_mirror(tmp_path_factory.mktemp("voices") / "mirror")
-
-
-@pytest.fixture
-def mirror(built, tmp_path, monkeypatch):
-    """The mirror with an apt-get of this test's own."""
-    folder = tmp_path / "mirror"
-    folder.mkdir()
-    for deb in built.glob("*.deb"):
-        os.link(deb, folder / deb.name)
-    packages.fake_apt(folder, monkeypatch)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +61,6 @@ def test_the_folder(prepared):
     credits = (folder / "CREDITS.txt").read_text()
     assert "festvox-ru_9-1_all.deb" in credits
     assert "CC-BY-SA-3.0" in credits
-    assert (folder / "licenses" / "festvox-ru.txt").exists()
 
 
 def test_splits_and_phones(prepared):
@@ -100,13 +89,19 @@ def test_splits_and_phones(prepared):
     assert {recordings.speakers[where[name]] for name in english} == {"asterisk-en-es"}
 
 
-def test_the_command_prepares_once_and_again_after_damage(mirror, tmp_path, monkeypatch, capsys):
-    assert not is_prepared()
+def test_the_command_prepares_once_and_again_after_damage(built, tmp_path, monkeypatch, capsys):
+    mirror = tmp_path / "mirror"
+    shutil.copytree(built, mirror, ignore=lambda *_: ["bin"])
+    packages.fake_apt(mirror, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare_voices(quiet)
+    assert not (tmp_path / "cache" / FOLDER_NAME).exists()
     assert main(["voices"]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 11
-    assert "fillets-nl-m" in said
+    assert "fillets-nl-m" in capsys.readouterr().out
     assert is_prepared()
+    assert not [*tmp_path.glob(f"cache/{FOLDER_NAME}.part*"), *tmp_path.glob("cache/unpacked-*")]
     folder = tmp_path / "cache" / FOLDER_NAME
     stamp = folder / "stamp.json"
     time, content = stamp.stat().st_mtime_ns, stamp.read_bytes()
@@ -119,23 +114,6 @@ def test_the_command_prepares_once_and_again_after_damage(mirror, tmp_path, monk
     assert prepare_voices(quiet) == folder
     assert stamp.read_bytes() == content
     assert (folder / "SPEAKERS.TXT").exists()
-
-
-def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.copyfile", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare_voices(quiet)
-    assert not (cache / FOLDER_NAME).exists()
-    folder = prepare_voices(quiet)
-    assert len(data.read_folder(folder)) == 26
-    assert not list(cache.glob(f"{FOLDER_NAME}.part*"))
-    assert not list(cache.glob("unpacked-*"))
 
 
 def test_decode_mixes_resamples_and_clips(tmp_path):

@@ -33,23 +33,18 @@ def place(batch):
     return list(zip((first // 100).tolist(), (first % 100).tolist(), strict=True))
 
 
-def test_batch_fields_match_its_samples(five):
-    batch = data.make_batches(five, window_samples=10, batch_size=6, seed=0)(3)
-    assert batch["x"].shape == (6, 10)
-    assert batch["x"].dtype == np.float32
+def test_batch_fields_match_its_samples_and_may_be_of_one_speaker(five):
+    mixed = data.make_batches(five, window_samples=10, batch_size=32, seed=0)
+    batch = mixed(3)
+    assert (batch["x"].shape, batch["x"].dtype) == ((32, 10), np.float32)
     for key in ("sequence", "speaker", "utterance"):
         assert batch[key].dtype == np.int32
-    assert batch["sequence"].tolist() == list(range(6))
+    assert batch["sequence"].tolist() == list(range(32))
     assert "num_samples" not in batch
-    steps = np.diff(batch["x"] * 32768, axis=1)
-    np.testing.assert_allclose(steps, 1, atol=1e-4)  # contiguous
+    np.testing.assert_allclose(np.diff(batch["x"] * 32768, axis=1), 1, atol=1e-4)  # contiguous
     assert [u for u, _ in place(batch)] == batch["utterance"].tolist()
     names = sorted(set(five.speakers))
     assert [names[s] for s in batch["speaker"]] == [five.speakers[u] for u in batch["utterance"]]
-
-
-def test_one_speaker_a_batch(five):
-    mixed = data.make_batches(five, window_samples=10, batch_size=32, seed=0)
     single = data.make_batches(five, window_samples=10, batch_size=32, seed=0, one_speaker=True)
     assert max(len(set(mixed(s)["speaker"].tolist())) for s in range(20)) == 3
     again, other = (
@@ -83,12 +78,12 @@ def test_loudness_tells_nothing():
     recordings = recordings_of(waves, "ab", rms=rms)
     batch = data.make_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
     assert set(batch["utterance"].tolist()) == {0, 1}
-    np.testing.assert_allclose(
-        np.sqrt(np.mean(batch["x"] ** 2, axis=1)), data.TARGET_RMS, rtol=1e-4
-    )
-    np.testing.assert_array_equal(
-        batch["x"][0], data.read_all(recordings, int(batch["utterance"][0]))
-    )
+    loudness = np.sqrt(np.mean(batch["x"] ** 2, axis=1))
+    np.testing.assert_allclose(loudness, data.TARGET_RMS, rtol=1e-4)
+    for x, utterance in zip(batch["x"], batch["utterance"].tolist(), strict=True):
+        np.testing.assert_array_equal(x, data.read_all(recordings, utterance))
+        np.testing.assert_allclose(x, data.read_all(recordings_of(waves, "ab"), utterance))
+    assert root_mean_square(np.zeros(0, np.int16)) == 0
     packed = data.make_packed_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
     assert packed["x"].dtype == np.int16
     on_device = jax.jit(data.unpack)(packed)
