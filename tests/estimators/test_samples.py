@@ -1,6 +1,5 @@
 """Nearest-neighbour and canonical-correlation estimates: twins, known information, input checks."""
 
-import inspect
 import math
 
 import numpy as np
@@ -72,17 +71,12 @@ BAD = np.where(np.arange(6)[:, None] == 2, np.nan, X)
         (ksg, np.zeros((6, 1)), np.zeros((6, 1)), "more than k = 3 pairs are equal"),
         (ksg, X, BAD, "not finite"),
         (cca, BAD, X, "not finite"),
-        (inspect.unwrap(ksg), X, X[:5], r"x is \(6, 1\) and y is \(5, 1\)"),
-        (inspect.unwrap(cca), X[:, 0], X, r"x is \(6,\)"),
+        (ksg, X, X[:5], r"x is \(6, 1\) and y is \(5, 1\)"),
+        (cca, X[:, 0], X, r"x is \(6,\)"),
         (cca, X[:2], X[:2], "more pairs than"),
+        *((estimator, "a", "b", "two arrays") for estimator in (ksg, cca)),
     ],
 )
-def test_invalid_input_is_rejected(estimator, x, y, words):
+def test_invalid_input_is_rejected(estimator, x, y, words, unchecked):
     with pytest.raises(UserError, match=words):
         estimator(x, y)
-
-
-@pytest.mark.parametrize("estimator", [ksg, cca])
-def test_other_types_are_rejected(estimator, unchecked):
-    with pytest.raises(UserError, match="two arrays"):
-        estimator("a", "b")

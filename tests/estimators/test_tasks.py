@@ -1,14 +1,10 @@
 """Tasks of known information: truths, samples, log ratios and exact critics."""
 
-import functools
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc import estimators
 from cpc.estimators import beyond_normal, gaussian_task, markov_task, tasks
 from cpc.estimators.benchmark_tasks import additive_uniform_task, normal_task, student_task
 from cpc.types import UserError
@@ -202,59 +198,3 @@ def test_distant_offsets_share_only_the_speaker():
 def test_invalid_input_is_rejected(make, words):
     with pytest.raises(UserError, match=words):
         make()
-
-
-_, ORACLE = load_golden("oracle_mi.json")
-BATCHES = {64: 100, 128: 60}
-
-
-def estimates(scores):
-    return {
-        "infonce": estimators.info_nce(scores).value,
-        "dv": estimators.donsker_varadhan(scores).value,
-        "nwj": estimators.js(scores).value,  # NWJ of 1 + f
-        "js_readout_nwj_of_log_ratio": estimators.nwj(scores).value,
-        "js_objective": estimators.js_objective(scores),
-        "smile_1": estimators.smile(scores, 1.0).value,
-        "smile_5": estimators.smile(scores, 5.0).value,
-        "interpolated_0.01": estimators.interpolated(scores, 0.0, 0.01).value,
-        "interpolated_0.1": estimators.interpolated(scores, 0.0, 0.1).value,
-        "interpolated_0.5": estimators.interpolated(scores, 0.0, 0.5).value,
-        "interpolated_1": estimators.interpolated(scores, 0.0, 1.0).value,
-        "ml_cpc": estimators.ml_cpc(scores).value,
-    }
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def simulate(nats, n, batches):
-    def batch(rng):
-        x, y = tasks.correlated_gaussians(rng, n, 20, nats)
-        return estimates(tasks.gaussian_log_ratio(x, y, nats))
-
-    rngs = jax.random.split(jax.random.fold_in(jax.random.key(0), nats.astype(int)), batches)
-    return jax.vmap(batch)(rngs)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] * (params["N"] != 64))
-        for name, (params, _, _) in ORACLE.items()
-        if params["N"] in BATCHES
-    ],
-)
-def test_oracle_table(name):
-    params, _, rows = ORACLE[name]
-    n = params["N"]
-    values = jax.device_get(simulate(jnp.float32(params["I"]), n, BATCHES[n]))
-    for estimator, row in rows.items():
-        if estimator in ("top1_accuracy", "pairwise_win"):
-            continue
-        value, root = values[estimator], math.sqrt(BATCHES[n])
-        if estimator in params["heavy_tail"]:  # the median converges, the mean does not
-            error = 1.2533 * (row["q95"] - row["q05"]) / 3.29 / root
-            assert abs(np.median(value) - row["median"]) < 4 * error, estimator
-        else:
-            error = math.hypot(row["std"] / root, row["stderr"])
-            assert abs(value.mean() - row["mean"]) < 4 * error, estimator
-    assert values["infonce"].max() <= math.log(n)

@@ -22,23 +22,9 @@ def test_frame_and_utterance_accuracy():
     assert not utterance_correct(answers, labels, labels).any()
 
 
-def test_interval_covers_the_truth_and_shrinks():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for trial in range(200):
-        correct = rng.binomial(20, rng.beta(6, 4, 60)).astype(float)  # mean 0.6
-        low, high = bootstrap_interval(correct, np.full(60, 20), num_resamples=400, seed=trial)
-        covered += low <= 0.6 <= high
-    assert 0.89 <= covered / 200 <= 0.99
-    few = bootstrap_interval(np.tile([0.0, 1.0], 10), np.ones(20, int))
-    many = bootstrap_interval(np.tile([0.0, 1.0], 1000), np.ones(2000, int))
-    student = stats.t.ppf(0.975, 19) / stats.norm.ppf(0.975) * (20 / 19) ** 0.5
-    assert (few[1] - few[0]) / (many[1] - many[0]) == pytest.approx(10 * student, rel=0.2)
-
-
-@pytest.mark.parametrize("count", [2, 6])
-def test_interval_of_few_utterances_covers_the_truth_95_percent(count):
-    """Plain percentiles cover 0.6 in only 50, 75 and 88 of 100 draws."""
+@pytest.mark.parametrize("count", [2, 6, 60])
+def test_interval_covers_the_truth_in_95_percent_of_draws(count):
+    """Plain percentiles of few utterances cover 0.6 in only 50 and 88 of 100 draws."""
     rng = np.random.default_rng(count)
     correct = np.round(rng.normal(60, 10, (400, count))).clip(0, 100)
     ends = [bootstrap_interval(x, np.full(count, 100), num_resamples=300) for x in correct]

@@ -156,7 +156,7 @@ def torch_file(tmp_path):
 
 def test_weights_of_torch_compute_what_torch_computed(monkeypatch, torch_file):
     """By the state dict alone, and by a training that saved more than the network."""
-    expected = np.load(GOLDENS / "checkpoint.npz")
+    expected = dict(np.load(GOLDENS / "checkpoint.npz"))
     more = {"speakerEmb.weight": np.zeros((2, 2), "f4")}
     training = {"gEncoder": {**TORCH_WEIGHTS, **more}, "cpcCriterion": more, "step": 3}
     fake_torch.install(monkeypatch, training)

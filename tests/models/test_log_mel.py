@@ -1,4 +1,4 @@
-"""The log-mel encoder: energies compared with plain loops, geometry and short clips."""
+"""The log-mel encoder: filters and formulas; `test_embeddings` tests energies."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def noise(*shape):
     return 0.05 * unit_noise(*shape)
 
 
-@pytest.mark.parametrize(("fft_length", "num_filters"), [(512, 40), (2048, 80)])
-def test_mel_filters_share_every_frequency_out(fft_length, num_filters):
+def test_mel_filters_share_every_frequency_out():
     """Between the first centre and the last, neighbouring triangles of height 1 add up to 1."""
+    fft_length, num_filters = 2048, 80
     filters = mel_filters(16000, fft_length, num_filters)
     centers = 700 * (10 ** (np.linspace(0, np.log10(1 + 80 / 7), num_filters + 2)[1:-1]) - 1)
     hz = np.linspace(0, 8000, fft_length // 2 + 1)
@@ -29,20 +29,6 @@ def test_mel_filters_share_every_frequency_out(fft_length, num_filters):
     np.testing.assert_allclose(filters[:, inside].sum(0), 1, atol=1e-5)
     np.testing.assert_allclose(hz[filters.argmax(1)], centers, atol=8000 / (fft_length / 2))
     assert (filters.max(1) > 0.5).all()  # each has a bin near its middle
-
-
-def test_energies_equal_plain_loops():
-    x = noise(2, 900)
-    filters = mel_filters(16000, 512, 20)
-    window = np.hamming(400)
-    expected = np.zeros((2, 4, 20))
-    for row, t in np.ndindex(2, 4):
-        frame = np.asarray(x[row, 160 * t : 160 * t + 400], np.float64) * window
-        angles = np.exp(-2j * np.pi * np.outer(np.arange(257), np.arange(400)) / 512)
-        expected[row, t] = np.log(filters @ (np.abs(angles @ frame) ** 2 / 512))
-    found = log_mel(x, window, 160, filters)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num_cepstra", [0, 13])
@@ -68,22 +54,6 @@ def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
     filters = mel_filters(16000, 2048, 80)
     y = log_mel(jnp.stack([noise(900), jnp.zeros(900)]), np.hamming(400), 160, filters)
     assert np.abs((y - ENERGY_MEAN) / ENERGY_SCALE).max() < 3
-
-
-def test_a_clip_shorter_than_a_latent_is_the_same_in_a_batch():
-    """The end of a short clip is padded with silence, which has energies."""
-    encoder, x = LogMelEncoder(8, padding="valid"), noise(2, 1600).at[0, 700:].set(0.0)
-    variables = random_variables(encoder, x)
-    together = jax.jit(encoder.apply)(variables, x, num_samples=jnp.array([700, 1600]))
-    alone = jax.jit(encoder.apply)(variables, x[:1, :700])
-    np.testing.assert_allclose(together[0, 0], alone[0, 0], rtol=1e-5, atol=1e-6)
-
-
-def test_the_encoder_states_its_geometry():
-    encoder = LogMelEncoder()
-    assert (encoder.stride, encoder.receptive_field, encoder.num_layers) == (160, 720, 5)
-    narrow = LogMelEncoder(kernels=(5,), hop_samples=80)
-    assert (narrow.stride, narrow.receptive_field) == (80, 400 + 4 * 80)
 
 
 def test_half_precision_computes_energies_in_float32():

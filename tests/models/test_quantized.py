@@ -153,15 +153,3 @@ def test_geometry_and_layers_are_the_encoders():
     assert models.end_at(whole, variables, "z")[0] == whole
     with pytest.raises(UserError, match="QuantizedEncoder has no layers"):
         make_cpc().clone(cuts=(1,))
-
-
-def test_an_export_keeps_the_codebook_alone(tmp_path):
-    module = make_cpc(restart=True, decay=0.5, commitment=1.0)
-    given = {"kind": "audio", "shape": [1600], "sample_rate_hz": 16000, "rms": 0.05}
-    x = jax.ShapeDtypeStruct((1, 1600), jnp.float32)
-    variables = random_variables(module, x)
-    models.save(tmp_path, models.Pretrained(module, variables, given))
-    again = models.load_pretrained(tmp_path)
-    assert again.module == module
-    kept = {name: variables[name] for name in ("params", "codebook")}
-    jax.tree.map(np.testing.assert_array_equal, again.variables, kept)
