@@ -30,8 +30,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.mutations.nearest import find_users, nearest_tests
-from tests.mutations.places import Mutation, choose, locate, mutate, package_of
+from tests.mutations.places import Mutation, choose, locate, mutate, nearest_tests, package_of
 
 ROOT = Path(__file__).parents[2]
 MUTATED = ("cpc/", "experiments/")
@@ -90,7 +89,6 @@ def run_all(mutations, out):
     """Append the outcome of each mutation to a file."""
     mutable = read_sources(*MUTATED)
     sources = {**mutable, **read_sources("configs", "tests")}
-    users = find_users(sources)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tree = Path(folder, "checkout")
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED))
@@ -98,7 +96,7 @@ def run_all(mutations, out):
             outcome, failed, tests = "gone", [], []
             if place := locate(mutable, mutation):
                 file, row = place
-                tests = nearest_tests(sources, users, file, mutation.function)
+                tests = nearest_tests(sources, file, mutation.function)
                 outcome, failed = judge(tree, tests, file, mutate(sources[file], row, mutation))
             record(out, mutation, outcome, "".join(failed[:1]), tests)
         killed = [(m, result) for m, result in read_results(out).items()

@@ -206,3 +206,28 @@ def mutate(source, row, mutation):
     lines = source.split("\n")
     lines[row - 1] = lines[row - 1].replace(mutation.line, mutation.mutated)
     return "\n".join(lines)
+
+
+def nearest_tests(sources, file, function):
+    """Return the file itself if it has doctests, and at most six test files.
+
+    First those with its name or its folder's, then those that name its module, and the function or
+    a neighbour that names it.
+    """
+    path, parts = Path(file), re.split(r"^(?:def|class) ", sources[file], flags=re.MULTILINE)[1:]
+    names = [function.split(".")[0]]
+    for name in names:  # grows in the loop
+        inside = {re.match(r"\w+", part)[0] for part in parts if re.search(rf"\b{name}\b", part)}
+        names += sorted(inside.difference(names))
+    module = rf"\b({path.stem}|{path.parent.name})\b"
+
+    def rank(test):
+        is_near = Path(test).parent.name in path.parts
+        is_mirror = Path(test).stem in (f"test_{path.stem}", f"test_{path.parent.name}")
+        found = [re.search(rf"\b({'|'.join(names)})\b", sources[test]),
+                 re.search(module, sources[test])]  # fmt: skip
+        return not (is_near and is_mirror), found.count(None), not is_near, len(sources[test])
+
+    tests = [test for test in sources if Path(test).name.startswith("test_")]
+    doctests = [file] if ">>>" in sources[file] else []
+    return doctests + sorted(tests, key=rank)[:6]

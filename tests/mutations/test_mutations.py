@@ -2,8 +2,7 @@
 
 import ast
 
-from tests.mutations.nearest import find_users, nearest_tests
-from tests.mutations.places import choose, list_mutations, locate, mutate
+from tests.mutations.places import choose, list_mutations, locate, mutate, nearest_tests
 
 SOURCE = '''
 """1 < 2."""
@@ -60,16 +59,14 @@ def test_mutations_are_listed_drawn_and_found_again():
     assert locate({"cpc/a.py": SOURCE.replace("self.done", "done")}, last) is None
 
 
-def test_nearest_tests_import_the_function():
+def test_nearest_tests_name_the_function():
     sources = {
-        "cpc/losses/__init__.py": "from cpc.losses.x import f\nfrom cpc.losses.y import g",
         "cpc/losses/x.py": "def f(): _h()\ndef _h(): pass",
-        "cpc/losses/y.py": "from cpc.losses.x import f\ndef g(): f()",
-        "cpc/far.py": "from cpc import losses\nlosses.g()",
         "tests/losses/test_x.py": "from cpc import losses\nlosses.f",
-        "tests/losses/test_g.py": "from cpc.losses import g",
-        "tests/test_far.py": "run('cpc.far')",
+        "tests/losses/test_g.py": "from cpc.losses import f",
+        "tests/losses/test_other.py": "from cpc.losses import g",
+        "tests/test_far.py": "run('cpc.losses', 'f')",
         "tests/test_none.py": "import numpy",
     }
-    found = nearest_tests(sources, find_users(sources), "cpc/losses/x.py", "_h")
-    assert [test.split("/")[-1] for test in found] == ["test_x.py", "test_g.py", "test_far.py"]
+    found = [test.split("test_")[1] for test in nearest_tests(sources, "cpc/losses/x.py", "_h")]
+    assert found == ["x.py", "g.py", "far.py", "other.py", "none.py"]
