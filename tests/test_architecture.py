@@ -1,6 +1,7 @@
 """Architecture: one-way imports, libraries per package, no work at import."""
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -31,8 +32,13 @@ FILES = sorted((ROOT / "cpc").rglob("*.py"))
 ROOMS = "cpc", "experiments", "configs"
 
 
+@functools.cache
+def parse(path):
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
 def imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in parse(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -64,7 +70,7 @@ def test_functions_are_short():
     """At most 60 lines of code, without docstrings and comments, and 10 parameters."""
     for path in sorted(one for room in ROOMS for one in (ROOT / room).rglob("*.py")):
         lines = path.read_text().splitlines()
-        for node in ast.walk(ast.parse("\n".join(lines))):
+        for node in parse(path):
             if not isinstance(node, ast.FunctionDef):
                 continue
             first = node.body[ast.get_docstring(node) is not None :] or node.body

@@ -80,4 +80,5 @@ def kill_one_of_two(rng, sounds, path):
 
 def pack(sounds, path):
     packed = pack_folder(sounds, path, lambda text: None)
-    return [(packed.names[i], read_all(packed, i).tobytes()) for i in range(len(packed))]
+    names = zip(packed.names, packed.speakers, strict=True)
+    return [(*name, read_all(packed, i).tobytes()) for i, name in enumerate(names)]

@@ -11,13 +11,13 @@ import numpy as np
 
 from configs import audio
 from cpc import models
-from cpc.data import pack_folder, read_all
 from cpc.files import flatten
 from cpc.results import read_run
 from cpc.train import best_step, restore_params
 from experiments.command.run_dir import read_config
 from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import write_page
+from tests.endurance.commands import pack
 from tests.endurance.kills import finished_run
 from tests.endurance.tries import attempt
 
@@ -59,16 +59,18 @@ def harm(rng, path):
 def tries(rng, folder):
     """Yield attempts on copies of a run, its export and its packed recordings."""
     whole, sounds = finished_run()
-    pack_folder(sounds, folder / "pack", lambda text: None)
+    pack(sounds, folder / "pack")
+    x = np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32)
     #: Folder, pattern of files to damage, and reader.
     uses = {
-        "checkpoints": (whole, "checkpoints/**/*", use_checkpoints),
+        "checkpoints": (whole, "checkpoints/**/*", lambda path, said: restore_params(
+            path / "checkpoints", log=said.append)[0]),
         "best": (whole, "checkpoints/*/meta/*", use_best),
         "records": (whole, "**/*", use_records),
         "config": (whole, "config.json", use_config),
-        "exported": (whole / "exported", "**/*", use_export),
-        "pack": (folder / "pack", "**/*", partial(use_pack, sounds)),
-    }
+        "exported": (whole / "exported", "**/*", lambda path, said: models.load(path)(x)),
+        "pack": (folder / "pack", "**/*", lambda path, said: pack(sounds, path)),
+    }  # fmt: skip
     rights = {name: use(path, []) for name, (path, _, use) in uses.items()}
     for number in itertools.count(1):
         name = list(uses)[int(rng.integers(len(uses)))]
@@ -94,10 +96,6 @@ def is_right(right, harmed, found):
     if jax.tree.structure(found) != jax.tree.structure(right):
         return False
     return all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(right)))
-
-
-def use_checkpoints(path, said):
-    return restore_params(path / "checkpoints", log=said.append)[0]
 
 
 def use_best(path, said):
@@ -131,13 +129,3 @@ def use_records(path, said):
 
 def show(path, said):
     write_page(read_contrastive(path)[0], path)
-
-
-def use_export(path, said):
-    return models.load(path)(np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32))
-
-
-def use_pack(sounds, path, said):
-    packed = pack_folder(sounds, path, lambda text: None)
-    samples = [read_all(packed, i).tobytes() for i in range(len(packed))]
-    return list(packed.names), list(packed.speakers), samples
