@@ -14,11 +14,6 @@ WEIGHTS = {
     "cpc/losses": 4, "cpc/negatives": 4, "cpc/train": 4, "cpc/data": 3, "cpc/estimators": 3,
     "cpc/evaluate": 3, "cpc/results": 3, "experiments/kinds": 3, "experiments/training": 2,
 }  # fmt: skip
-#: Files drawn four times as often as others of their package.
-CRITICAL = re.compile(
-    "loss|noise_contrastive|mask|rules|sampler|candidates|checkpoint|loop|step|state|split|recordings"
-    "|probe|validation|images|tracker|accuracy|reliable|spread|score|compare"
-)
 #: Benchmarks, which no result depends on.
 SKIPPED = "experiments/bench/"
 #: Mutating such a line could end other processes or delete other files.
@@ -180,11 +175,7 @@ def choose(sources, seed, number, only=()):
         for file in filter(left.get, left):
             packages[package_of(file)].append(file)
         (name,) = rng.choices([*packages], [WEIGHTS.get(package, 1) for package in packages])
-        sizes = [
-            len(left[file]) ** 0.5 * (4 if CRITICAL.search(Path(file).stem) else 1)
-            for file in packages[name]
-        ]
-        (file,) = rng.choices(packages[name], sizes)
+        (file,) = rng.choices(packages[name], [len(left[file]) ** 0.5 for file in packages[name]])
         kind = rng.choice(sorted({mutation.kind for mutation in left[file]}))
         drawn = rng.choice([mutation for mutation in left[file] if mutation.kind == kind])
         left[file] = [m for m in left[file] if m[2:4] != drawn[2:4]]
