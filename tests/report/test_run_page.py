@@ -113,8 +113,9 @@ def test_missing_and_damaged_files_are_omitted(workdir):
     (workdir / "scores.json").write_text("{")
     (problem,) = read_run(workdir).problems
     assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
-    for missing in ("scores.json", "environment.json", "skipped.txt", "metrics.jsonl"):
-        (workdir / missing).unlink()
+    for missing in (("scores.json", "environment.json"), ("skipped.txt", "metrics.jsonl")):
+        for name in missing:
+            (workdir / name).unlink()
         Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
 
 
