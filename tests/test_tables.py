@@ -41,20 +41,6 @@ def test_each_figure_has_a_source_and_is_shown_once(results):
     assert set(results["table"]) == set(re.findall(r"<!-- table (\S+) -->", text))
 
 
-def test_a_table_has_values_intervals_and_its_source(results):
-    rows = results[results["table"] == "abx"].head(3).assign(
-        row=["a", "b", "b"], column=["y", "x", "y"], value=["1", "2", "3"], command="run",
-        interval=["", "0 to 3", ""], seeds=["0", "0 to 2", "0"], device="CPU", revision="abcdef0",
-    )  # fmt: skip
-    text = TABLES["render_table"](rows, with_revision=True).splitlines()
-    assert text[:4] == ["| | x | y |", "|---|---|---|", "| a |  | 1 |", "| b | 2 (0 to 3) | 3 |"]
-    assert "`run`" in text[5]
-    assert "seed 0;" in text[5]
-    assert "seeds 0 to 2;" in text[7]
-    assert "abcdef0" in text[7]
-    assert "abcdef0" not in TABLES["render_table"](rows, with_revision=False)
-
-
 def test_an_unknown_table_is_reported(results, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- table nothing -->\n<!-- end -->\n")

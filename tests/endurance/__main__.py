@@ -7,20 +7,20 @@ A seed determines the attempts and their order, up to the time limit. Failures a
 their attempt; the exit status is 1 if there was a failure.
 """
 
-import collections
+import argparse
+import logging
 import os
 import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags, logging
+import pandas as pd
 
 from tests.endurance import commands, configs, damage, exports, folders, kills
-from tests.endurance.tries import OUTCOMES, SURVIVED, Try
+from tests.endurance.tries import OUTCOMES, SURVIVED
 
 #: Attempts and share of time by campaign; forking ones run before JAX starts threads.
 CAMPAIGNS = {
@@ -31,15 +31,11 @@ CAMPAIGNS = {
     "damage": (damage.tries, 0.25),
     "exports": (exports.tries, 0.05),
 }
-SECONDS = flags.DEFINE_float("seconds", 3600.0, "Time limit in seconds.")
-SEED = flags.DEFINE_integer("seed", 0, "Random seed.")
-ONLY = flags.DEFINE_list("only", [], f"Campaigns: {', '.join(CAMPAIGNS)}; default: all.")
 
 
-def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, Try]]:
-    names = only or list(CAMPAIGNS)
-    total = sum(CAMPAIGNS[name][1] for name in names)
-    for name in names:
+def campaign(seconds, seed, only):
+    total = sum(CAMPAIGNS[name][1] for name in only)
+    for name in only:
         tries, weight = CAMPAIGNS[name]
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -52,26 +48,23 @@ def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, 
                     break
 
 
-def table(found: dict[str, collections.Counter]) -> str:
-    lines = [f"{'campaign':10}{'tried':>8}" + "".join(f"{name:>16}" for name in OUTCOMES)]
-    for name, count in found.items():
-        cells = "".join(f"{count[outcome]:16,}" for outcome in OUTCOMES)
-        lines.append(f"{name:10}{count.total():8,}{cells}")
-    return "\n".join(lines)
-
-
-def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # JAX reports missing platforms
-    found: dict[str, collections.Counter] = {}
-    failures = 0
-    for name, one in campaign(SECONDS.value, SEED.value, ONLY.value):
-        found.setdefault(name, collections.Counter())[one.outcome] += 1
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.endurance")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="time limit")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=CAMPAIGNS, default=list(CAMPAIGNS))
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # JAX reports missing platforms
+    found = []
+    for name, one in campaign(options.seconds, options.seed, options.only):
+        found.append((name, one.outcome))
         if one.outcome != SURVIVED:
-            failures += 1
-            print(f"{one.outcome}: {name}: {one.what}\n    {one.said}", flush=True)  # noqa: T201
-    print(table(found))  # noqa: T201
-    sys.exit(1 if failures else 0)
+            sys.stdout.write(f"{one.outcome}: {name}: {one.what}\n    {one.said}\n")
+            sys.stdout.flush()
+    counts = pd.DataFrame(found, columns=["campaign", "outcome"]).value_counts().unstack()
+    sys.stdout.write(f"{counts.reindex(columns=OUTCOMES).fillna(0).astype(int)}\n")
+    sys.exit(any(outcome != SURVIVED for _, outcome in found))
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

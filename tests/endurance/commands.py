@@ -1,15 +1,11 @@
 """Commands other than training that are killed and repeated."""
 
 import itertools
-import os
+import multiprocessing
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from cpc.data import pack_folder, read_all
 from tests.commands import run_anyhow
@@ -17,89 +13,72 @@ from tests.endurance.kills import finished_run, flags_for, judge, read_end
 from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED, Try
 
 
-def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
+def read_cells(to):
+    return [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))]
+
+
+def tries(rng, folder):
     """Yield kills of embed, export, sweep, reproduce, and of one of two packing processes."""
     run, sounds = finished_run()
-    embed = ("experiments.embed", f"--workdir={run}", f"--input={sounds}")
     tiny = flags_for("sound", folder)
-    exported = ("model.safetensors", "config.json")
-    #: Words of each command, and a reader of its output.
-    commands: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path], Any]]] = {
-        "embed": (lambda to: (*embed, f"--output={to}/"),
+    #: Words of each command, a flag for its output, and a reader.
+    commands = {
+        "embed": ([f"--workdir={run}", f"--input={sounds}"], "--output={}/",
                   lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")}),
-        "export": (lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
-                   lambda to: {name: (to / name).read_bytes() for name in exported}),
-        "sweep": (lambda to: ("experiments.sweep", *tiny, f"--workdir={to}", "--grid=seed=0,1"),
-                  lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")]),
-        "reproduce": (
-            lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),
-            lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))]),
+        "export": ([f"--workdir={run}"], "--output={}", lambda to: [
+            (to / name).read_bytes() for name in ("model.safetensors", "config.json")]),
+        "sweep": ([*tiny, "--grid=seed=0,1"], "--workdir={}", read_cells),
+        "reproduce": (["--figure=3", "--scale=smoke"], "--workdir={}", read_cells),
     }  # fmt: skip
-    wholes: dict[str, tuple[Any, float]] = {}
-    order = [str(name) for name in rng.permutation([*commands, "pack"])]
-    for number, name in enumerate(itertools.cycle(order)):
+    wholes = {}
+    for number, name in enumerate(itertools.cycle(map(str, rng.permutation([*commands, "pack"])))):
+        to = folder / f"{name}-{number}"
         if name == "pack":
-            yield kill_one_of_two(rng, sounds, folder / f"pack-{number}")
+            yield kill_one_of_two(rng, sounds, to)
             continue
-        words, read_back = commands[name]
+        words, flag, read_back = commands[name]
+        call = partial(run_anyhow, f"experiments.{name}", *words, limit=240.0)
         if name not in wholes:
-            began = time.monotonic()
-            done = run_anyhow(*words(folder / f"{name}-whole"))
+            began, whole = time.monotonic(), folder / f"{name}-whole"
+            done = call(flag.format(whole))
             assert done.returncode == 0, done.stdout + done.stderr
-            wholes[name] = read_back(folder / f"{name}-whole"), time.monotonic() - began
+            wholes[name] = read_back(whole), time.monotonic() - began
         want, seconds = wholes[name]
         moment = round(float(rng.uniform(0, seconds)), 3)
-        to = folder / f"{name}-{number}"
-        signals = [(moment, signal.SIGKILL)]
-        done = run_anyhow(*words(to), signals=signals, limit=240.0)
-        outcome, said = judge(done, SURVIVED, "")
+        one = Try(f"{name} killed after {moment} s", SURVIVED)
+        one = judge(call(flag.format(to), signals=[(moment, signal.SIGKILL)]), one)
         for _ in range(30):  # wait for cells that outlive the sweep
-            done = run_anyhow(*words(to), limit=240.0)
+            done = call(flag.format(to))
             if done.returncode != 2 or "still runs" not in done.stderr:
                 break
             time.sleep(1.0)
-        outcome, said = judge(done, outcome, said)
-        if outcome == SURVIVED and (done.returncode or read_back(to) != want):
-            outcome, said = SILENT, f"status {done.returncode}: {done.stderr[-300:]}"
-        yield Try(f"{name} killed after {moment} s", outcome, said)
+        one = judge(done, one)
+        if one.outcome == SURVIVED and (done.returncode or read_back(to) != want):
+            said = f"status {done.returncode}: {done.stderr[-300:]}"
+            one = one._replace(outcome=SILENT, said=said)
+        yield one
         shutil.rmtree(to, ignore_errors=True)
 
 
-def kill_one_of_two(rng: np.random.Generator, sounds: Path, path: Path) -> Try:
-    children = [fork(sounds, path) for _ in range(2)]
-    moment = float(rng.uniform(0, 0.1))
+def kill_one_of_two(rng, sounds, path):
+    context, moment = multiprocessing.get_context("fork"), float(rng.uniform(0, 0.1))
+    first, second = (context.Process(target=pack, args=(sounds, path)) for _ in range(2))
+    for process in (first, second):
+        process.start()
     time.sleep(moment)
-    os.kill(children[0], signal.SIGKILL)
-    os.waitpid(children[0], 0)
-    what, end = f"pack by two, one killed after {moment:.4f} s", time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < end:
-        done, status = os.waitpid(children[1], os.WNOHANG)
-        if done:
-            break
-        time.sleep(0.01)
-    else:
-        os.kill(children[1], signal.SIGKILL)
-        os.waitpid(children[1], 0)
+    first.kill()
+    second.join(LIMIT_SECONDS)
+    what = f"pack by two, one killed after {moment:.4f} s"
+    if second.exitcode is None:
+        second.kill()
         return Try(what, HUNG)
-    if os.waitstatus_to_exitcode(status):
-        return Try(what, CRASHED, f"the other ended with {status}")
-    right = read(sounds, path.with_name("whole-pack"))
-    outcome = SURVIVED if read(sounds, path) == right else SILENT
-    shutil.rmtree(path, ignore_errors=True)
-    return Try(what, outcome)
+    if second.exitcode:
+        return Try(what, CRASHED, f"the other ended with {second.exitcode}")
+    is_right = pack(sounds, path) == pack(sounds, path.with_name("whole-pack"))
+    return Try(what, SURVIVED if is_right else SILENT)
 
 
-def fork(sounds: Path, path: Path) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            pack_folder(sounds, path, lambda text: None)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return child
-
-
-def read(sounds: Path, path: Path) -> list:
+def pack(sounds, path):
     packed = pack_folder(sounds, path, lambda text: None)
-    return [(packed.names[i], read_all(packed, i).tobytes()) for i in range(len(packed))]
+    names = zip(packed.names, packed.speakers, strict=True)
+    return [(*name, read_all(packed, i).tobytes()) for i, name in enumerate(names)]

@@ -8,32 +8,33 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import soundfile
-from PIL import Image
 
-from tests.command_server import HUNG as STATUS_HUNG
+from tests import command_server
 from tests.commands import ONE_DEVICE, flags_of, run_anyhow
+from tests.endurance.folders import picture, sound
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try
-from tests.experiments import test_series, test_text
+from tests.experiments import test_audio, test_series, test_text
 from tests.fake_run import untimed_records
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-NUM_STEPS = 20
 STEPS = {
-    "num_steps": NUM_STEPS, "log_every": 2, "eval_every": 10, "save_every": 4,
+    "num_steps": 20, "log_every": 2, "eval_every": 10, "save_every": 4,
     "optim.warmup_steps": 2, "probe.tasks": (),
 }  # fmt: skip
-#: Small settings by kind; `{data}` is the folder of the training data.
-KINDS = {
-    "sound": {
-        "": "audio_synthetic", **STEPS, "data.batch_size": 4, "data.window_samples": 2560,
-        "model.width": 8, "model.num_offsets": 2, "model.context_width": 8,
-        "evaluate.num_windows": 8,
+SOUND = {"": "audio_synthetic", **test_audio.TINY, **STEPS}
+#: Config and settings of runs with different states to resume; `{data}` is a folder.
+RUNS = {
+    "sound": SOUND,
+    "queue and average": {**SOUND, "negatives.queue": 64, "optim.ema_decay": 0.9},
+    "launches and batch norm": {**SOUND, "steps_per_launch": 2, "model.norm": "batch"},
+    "parts, momentum, learned temperature": {
+        **SOUND, "optim.accumulate": 2, "negatives.momentum": 0.9, "negatives.queue": 64,
+        "negatives.temperature": 0.2, "negatives.temperature_rule": "learned",
     },
+    "packed files": {**SOUND, "data.source": "folder", "data.path": "{data}/sounds"},
     "images": {
         "": "image_fashion_mnist", **STEPS, "data.source": "folder",
         "data.path": "{data}/pictures", "data.batch_size": 4, "model.encoder": "small",
@@ -58,118 +59,96 @@ KINDS = {
         "widths": (8,), "embedding": 4, "estimators": ("info_nce", "js", "club"),
     },
 }  # fmt: skip
-#: A kind and further settings; each has a different state to resume.
-CONFIGS = {
-    "queue and average": ("sound", {"negatives.queue": 64, "optim.ema_decay": 0.9}),
-    "launches and batch norm": ("sound", {"steps_per_launch": 2, "model.norm": "batch"}),
-    "parts, momentum, learned temperature": ("sound", {
-        "optim.accumulate": 2, "negatives.momentum": 0.9, "negatives.queue": 64,
-        "negatives.temperature": 0.2, "negatives.temperature_rule": "learned",
-    }),
-    "packed files": ("sound", {"data.source": "folder", "data.path": "{data}/sounds"}),
-    **{kind: (kind, {}) for kind in KINDS},
-}  # fmt: skip
 
 
 @functools.cache
-def finished_run() -> tuple[Path, Path]:
+def finished_run():
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_data(folder)
     probes = {"probe.tasks": "('speakers',)", "probe.features": "('c','mfcc')"}
-    flags, run = [*flags_for("packed files", folder), *flags_of(probes)], folder / "run"
-    _, done = run_once(flags, run, folder / "cache", ())
+    flags = [*flags_for("packed files", folder), *flags_of(probes)]
+    done = train(flags, folder / "run", folder / "cache")
     assert done.returncode == 0, done.stdout + done.stderr
-    return run, folder / "sounds"
+    return folder / "run", folder / "sounds"
 
 
-def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
+def tries(rng, folder):
     """Yield an attempt per delivered signal after its run has ended."""
     write_data(folder)
-    references: dict[str, tuple] = {}
+    references = {}
     for number in itertools.count(1):
-        name = list(CONFIGS)[rng.integers(len(CONFIGS))]
+        name = list(RUNS)[rng.integers(len(RUNS))]
         flags = flags_for(name, folder)
         if name not in references:
-            began = time.monotonic()
-            end, done = run_once(flags, folder / "whole", folder / "cache", ())
-            references[name] = (end, time.monotonic() - began)
-            if not isinstance(end, tuple):
+            whole, began = folder / f"whole-{name}", time.monotonic()
+            done = train(flags, whole, folder / "cache")
+            if not is_finished(done):
                 yield Try(f"{name}, undisturbed", CRASHED, done.stdout + done.stderr)
-            shutil.rmtree(folder / "whole")
+                continue
+            references[name] = read_end(whole), time.monotonic() - began
         want, seconds = references[name]
         # An own cache, so that packing is also interrupted, but with shared compiled programs.
         workdir, cache = folder / f"run-{number}", folder / f"cache-{number}"
         cache.mkdir()
         (cache / "compiled").symlink_to(folder / "cache" / "compiled")
-        sent, outcome, said = [], SURVIVED, ""
+        sent, one = [], Try(name, SURVIVED)
         for _ in range(int(rng.integers(1, 5))):
-            how = SIGNALS[rng.integers(len(SIGNALS))]
-            moment = round(float(rng.uniform(0, seconds)), 3)
-            signals = [(moment, how)]
-            if how == signal.SIGINT and rng.random() < 0.5:
-                signals.append((0.05, how))
-            _, done = run_once(flags, workdir, cache, signals)
-            if done.returncode == 0 and "report:" in done.stdout:
+            how, moment = SIGNALS[rng.integers(3)], round(float(rng.uniform(0, seconds)), 3)
+            again = [(0.05, how)] if how == signal.SIGINT and rng.random() < 0.5 else []
+            done = train(flags, workdir, cache, [(moment, how), *again])
+            if is_finished(done):
                 break
             sent.append(f"{how.name} after {moment} s")
-            outcome, said = judge(done, outcome, said)
-        end, done = run_once(flags, workdir, cache, ())
-        outcome, said = judge(done, outcome, said)
-        if outcome == SURVIVED and end != want:
-            outcome, said = SILENT, "records or the last state differ"
-        for one in sent:
-            yield Try(f"{name}: {one} (of {', '.join(sent)})", outcome, said)
+            one = judge(done, one)
+        done = train(flags, workdir, cache)
+        one = judge(done, one)
+        if one.outcome == SURVIVED and not (is_finished(done) and read_end(workdir) == want):
+            one = one._replace(outcome=SILENT, said="records or the last state differ")
+        for each in sent:
+            yield one._replace(what=f"{name}: {each} (of {', '.join(sent)})")
         shutil.rmtree(workdir, ignore_errors=True)
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def flags_for(name: str, data: Path) -> list[str]:
-    kind, more = CONFIGS[name]
-    settings = {**KINDS[kind], **more}
-    config = settings.pop("")
-    given = {key: str(value).replace("{data}", str(data)) for key, value in settings.items()}
-    return [f"--config=configs/{config}.py", *flags_of(given)]
+def flags_for(name, data):
+    settings = {key: str(value).replace("{data}", str(data)) for key, value in RUNS[name].items()}
+    return [f"--config=configs/{settings.pop('')}.py", *flags_of(settings)]
 
 
-def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence):
-    how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
-    done = run_anyhow(
-        "experiments.train", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
-    )
-    return (read_end(workdir) if "report:" in done.stdout else None), done
+def train(flags, workdir, cache, signals=()):
+    how, flags = {**ONE_DEVICE, "CPC_DATA": str(cache)}, [*flags, f"--workdir={workdir}"]
+    return run_anyhow("experiments.train", *flags, how=how, signals=signals, limit=240.0)
 
 
-def judge(done, outcome: str, said: str) -> tuple[str, str]:
+def is_finished(done):
+    return done.returncode == 0 and "report:" in done.stdout
+
+
+def judge(done, one):
     """Return the worse of the previous outcome and that of a command."""
     text = done.stdout + done.stderr
-    if done.returncode == STATUS_HUNG:
-        return HUNG, text[-500:]
+    if done.returncode == command_server.HUNG:
+        return one._replace(outcome=HUNG, said=text[-500:])
     if "Traceback" in text:
-        return CRASHED, text[text.index("Traceback") :][-2000:]
-    return outcome, said
+        return one._replace(outcome=CRASHED, said=text[text.index("Traceback") :][-2000:])
+    return one
 
 
-def read_end(workdir: Path) -> tuple:
-    last = max(
-        (p for p in workdir.glob("checkpoints/*") if p.name.isdecimal()), key=lambda p: int(p.name)
-    )
-    meta = json.loads((last / "meta" / "metadata").read_text())
+def read_end(workdir):
+    steps = [int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
+    meta = json.loads((workdir / f"checkpoints/{max(steps)}/meta/metadata").read_text())
     return untimed_records(workdir), meta["leaves"]
 
 
-def write_data(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name in "ab":
-        (folder / "sounds" / name).mkdir(parents=True)
-        for number in range(8):
-            sound = rng.normal(0, 0.1, 8000 + 500 * number).clip(-1, 1)
-            soundfile.write(folder / "sounds" / name / f"{name}{number}.wav", sound, 16000)
+def write_data(folder):
+    rng, files = np.random.default_rng(0), {}
+    for name, number in itertools.product("ab", range(8)):
+        files[f"sounds/{name}/{name}{number}.wav"] = sound(rng, "wav", 0.5 + number / 32)
         for split in ("train", "test"):
-            (folder / "pictures" / split / name).mkdir(parents=True)
-            for number in range(8):
-                picture = Image.fromarray(rng.integers(0, 256, (28, 28), np.uint8))
-                picture.save(folder / "pictures" / split / name / f"{number}.png")
-    (folder / "texts").mkdir()
+            files[f"pictures/{split}/{name}/{number}.png"] = picture(rng, "PNG", 28)
     words = rng.choice(list("abcdefgh"), (2000, 6))
-    (folder / "texts" / "text.txt").write_text("\n".join(map(" ".join, words)))
+    files["texts/text.txt"] = "\n".join(map(" ".join, words)).encode()
+    for file, content in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)

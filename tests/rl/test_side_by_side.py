@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cpc.rl import Environment, Outcome, auto_reset, make_t_maze, side_by_side
+from cpc.rl.t_maze import CUE
 from cpc.types import UserError
 
 
@@ -23,11 +24,12 @@ def lottery():
 
 
 def test_default_equals_auto_reset():
+    """The cue is lit only in first observations, which follow the ends of episodes."""
     environment = make_t_maze(2, max_steps=5)
     many = side_by_side(environment, 6)
     states, pictures = many.reset(jax.random.key(0))
     assert pictures.shape == (6, *environment.observation_shape)
-    one = auto_reset(environment)
+    one, num_ends = auto_reset(environment), 0
 
     @jax.jit
     def both(key, states, actions):
@@ -39,6 +41,10 @@ def test_default_equals_auto_reset():
         actions = jax.random.randint(key, (6,), 0, 4)
         (states, outcome), expected = both(key, states, actions)
         jax.tree.map(np.testing.assert_array_equal, (states, outcome), expected)
+        is_lit = outcome.observation[..., CUE].sum((-1, -2))
+        np.testing.assert_array_equal(is_lit, outcome.is_last)
+        num_ends += outcome.is_last.sum()
+    assert num_ends >= 6 * (12 // 5)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +55,10 @@ def six():
 
 @pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
 def test_ended_environments_share_resets_in_turn(ends, six):
-    many = six
-    (before, _), _ = many.reset(jax.random.key(0))
+    (before, _), _ = six.reset(jax.random.key(0))
     actions = jnp.zeros(6, jnp.int32).at[jnp.array(ends, jnp.int32)].set(1)
     states = (before, jax.vmap(jax.random.key)(before))
-    (after, keys), outcome = many.step(jax.random.key(1), states, actions)
+    (after, keys), outcome = six.step(jax.random.key(1), states, actions)
     np.testing.assert_array_equal(outcome.is_last, actions == 1)
     np.testing.assert_array_equal(outcome.reward, actions)
     np.testing.assert_array_equal(outcome.observation, jnp.stack([after, after], -1))

@@ -1,11 +1,10 @@
 """The T-maze compared with a NumPy twin."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.rl import auto_reset, make_t_maze
+from cpc.rl import make_t_maze
 from cpc.rl.t_maze import AGENT, BACK, CUE, DOWN, FLOOR, FORWARD, UP
 from cpc.types import UserError
 
@@ -62,28 +61,11 @@ def test_equals_its_twin(length, max_steps, seen_again):
             seen.add((float(reward), bool(is_last), twin.y))
         np.testing.assert_array_equal(picture, twin.picture())
         assert picture.shape == environment.observation_shape
+        assert picture.dtype == reward.dtype == "float32"
     assert 8 < cues.count("up") < 32
     # Both rewards, none, and episodes that ran out of time.
     assert {(1.0, False, 0), (1.0, False, 2), (0.0, False, 0), (0.0, False, 2)} <= seen
     assert (0.0, True, 1) in seen
-
-
-def test_vectorized_mazes_restart():
-    environment = auto_reset(make_t_maze(2, max_steps=5))
-    keys = jax.random.split(jax.random.key(0), 8)
-    states, _ = jax.vmap(environment.reset)(keys)
-
-    def step(states, key):
-        actions = jax.random.randint(key, (8,), 0, 4)
-        return jax.vmap(environment.step)(jax.random.split(key, 8), states, actions)
-
-    _, outcomes = jax.jit(lambda states, keys: jax.lax.scan(step, states, keys))(
-        states, jax.random.split(jax.random.key(1), 40)
-    )
-    is_lit = outcomes.observation[..., CUE].sum((-1, -2))
-    np.testing.assert_array_equal(is_lit, outcomes.is_last)  # only in first observations
-    assert outcomes.is_last.sum() >= 8 * 40 // 5
-    assert outcomes.observation.dtype == outcomes.reward.dtype == jnp.float32
 
 
 def test_unsolvable_mazes_are_rejected():
