@@ -1,5 +1,5 @@
 # %% [markdown]
-# # The paper's results next to ours
+# # Read a reproduction and judge its claims
 #
 # `cpc reproduce` reruns the tables and figures of the paper. This notebook reads the folder that it
 # wrote. If it does not exist, the notebook runs the smallest version first: Figure 3 after twenty

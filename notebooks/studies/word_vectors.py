@@ -111,8 +111,8 @@ def similarity(vectors, at, ranks):
 # ## 1. Skip-gram and the matrix that it factorises
 # The scores of skip-gram follow PMI - log k (Levy and Goldberg 2014). PMI is counted over the
 # windows that skip-gram was trained on: pairs at distance i count (r + 1 - i) / r, the probability
-# that the window, at most r wide, contains both. The vectors are compared with an SVD of max(PMI,
-# 0).
+# that the window, at most r wide, contains both. The vectors are compared with an SVD of positive
+# PMI.
 
 # %%
 text, sets = read_dictionaries("", 8000) if FULL else make_sentences(40_000, 300)
