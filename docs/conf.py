@@ -32,6 +32,8 @@ html_theme = "sphinx_book_theme"
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True}
 myst_heading_anchors = 3
 copybutton_prompt_text = ">>> "
+add_function_parentheses = False  # shorter entries in the list of contents
+toc_object_entries_show_parents = "hide"
 
 # A notebook that fails is an error of the site; one that has not changed is not run again.
 nb_execution_mode = "cache"

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A first look: the parts of CPC, by hand
+# # A first look: the parts of CPC, one by one
 #
-# A training run is `python -m experiments.train`. This notebook takes the same parts one by one,
-# on sound whose information is known: a Markov chain of phones under a static speaker.
+# `cpc train` runs a whole experiment. This notebook builds its parts by hand, on synthetic sound
+# with known mutual information: speakers with constant voices say phones from a Markov chain.
 
 # %%
 import jax
@@ -18,15 +18,15 @@ from cpc.train import init_state, jit_step, make_optimizer, make_train_step
 from cpc.types import Position
 
 # %% [markdown]
-# ## Sound in, windows out
-# `draw(step)` is a pure function: the same step is the same batch, in any run.
+# ## Data
+# `draw(step)` is a pure function, so a step has the same batch in every run.
 
 # %%
 chain = data.phone_chain(8)
-made = data.make_synthetic(
+synthetic = data.make_synthetic(
     num_speakers=4, utterances_per_speaker=500, seconds=0.2, chain=chain, seed=0
 )
-draw = data.make_batches(made.recordings, window_samples=3200, batch_size=16, seed=0)
+draw = data.make_batches(synthetic.recordings, window_samples=3200, batch_size=16, seed=0)
 batch = draw(0)
 {name: (value.shape, value.dtype) for name, value in batch.items()}
 
@@ -37,7 +37,8 @@ axes.set(xlabel="milliseconds", title="100 ms of a window")
 
 # %% [markdown]
 # ## Model
-# z = g_enc(x), one latent each 10 ms; c = g_ar(z), causal; predictions = W_k c.
+# The encoder maps the waveform x to latents z, one every 10 ms. A causal network maps them to
+# contexts c. The predictor returns W_k c, a prediction of the latent k steps ahead, for each k.
 
 # %%
 encoder = ConvEncoder(width=32)
@@ -49,8 +50,8 @@ print({name: array.shape for name, array in outputs._asdict().items()})
 
 # %% [markdown]
 # ## Loss
-# With equal scores InfoNCE is exactly log N: nothing is known. Who is a negative is a rule over
-# positions, and rules join with `&`.
+# InfoNCE is a cross-entropy over N candidates, log N if all scores are equal. Rules, joined by `&`,
+# select the negatives: here the latents of the batch more than one step from the positive.
 
 # %%
 print(info_nce(jnp.zeros(1), jnp.zeros((1, 127))), np.log(128))
@@ -65,7 +66,7 @@ def loss_fn(params, extra, batch, rng):
 
 
 # %% [markdown]
-# ## Training, watching the information
+# ## Training, with the mean of log N - L over all steps
 
 # %%
 tx, _ = make_optimizer(learning_rate=3e-3, warmup_steps=20, num_steps=200, schedule="cosine")
@@ -76,15 +77,15 @@ step = jit_step(make_train_step(loss_fn, tx), state)
 for i in range(200):
     state = step(state, draw(i))
 track = Tracker(rule.is_bound, rule.name)(state.metrics["offsets"])
-print("mean over training, nats by offset:", np.round(track.value, 2), "of", track.log_n[0])
+print("training mean of log N - L:", np.round(track.value, 2), "nats; log N:", track.log_n[0])
 
 # %% [markdown]
-# ## A bound that can be believed
-# One latent from each *other* window: independent negatives, so that log N - L is a lower bound.
-# Here the truth is known: the speaker, and phones k - 2 frames apart, as a latent sees three.
+# ## A lower bound
+# Latents of other windows are independent negatives, so log N - L is a lower bound. The exact value
+# is that of the speaker and of two phones k - 2 frames apart, as a latent spans three frames.
 
 # %%
-test = data.make_batches(made.recordings, window_samples=3200, batch_size=128, seed=9)(0)
+test = data.make_batches(synthetic.recordings, window_samples=3200, batch_size=128, seed=9)(0)
 
 
 @jax.jit
@@ -98,8 +99,8 @@ truth = {k: data.synthetic_information(k - 2, chain, num_speakers=4) for k in ra
 
 figure, axes = plt.subplots(figsize=(5, 3))
 offsets = np.arange(1, 7)
-axes.errorbar(offsets, bound.value, np.subtract(bound.high, bound.value), label="bound, 95 %")
-axes.plot(list(truth), list(truth.values()), "k:", label="truth")
+axes.errorbar(offsets, bound.value, np.subtract(bound.high, bound.value), label="lower bound")
+axes.plot(list(truth), list(truth.values()), "k:", label="exact information")
 axes.axhline(bound.log_n[0], color="tab:red", linestyle="--", label="log N")
 axes.set(xlabel="offset k", ylabel="nats")
 axes.legend()

@@ -1,17 +1,16 @@
 # %% [markdown]
-# # Audio: train small, look, listen, probe
+# # Audio: train a small model and inspect it
 #
-# `make demo` trains for minutes and writes a page. This notebook makes the same run smaller, in a
-# minute, and looks into it: at the sound, the bound, the latents, the probe, and at what the model
-# takes for the future when it is wrong. It uses the demo's voices if `make demo` has prepared them,
-# otherwise synthetic sound.
+# `make demo` trains for minutes and writes a report. This notebook trains a smaller model in about
+# a minute, shows its input, bound, latents and probe, and plays sounds that it mistakes for the
+# future. It uses the demo's voices if `make demo` has downloaded them, otherwise synthetic sound.
 
 # %%
 import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, "..")  # where configs and experiments are
+sys.path.insert(0, "..")  # contains configs and experiments
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +29,8 @@ from experiments.train import run as run_command
 from experiments.training import step as training
 
 # %% [markdown]
-# ## The run
-# A config is the demo's, except for the settings below. Its window is cut into latents of 10 ms. A
-# quarter of the test utterances is enough for a look.
+# ## Configuration
+# The config is the demo's with the changes below. Only every fourth test utterance is used.
 
 # %%
 is_prepared = voices.is_prepared()
@@ -56,8 +54,8 @@ if is_prepared:
     recordings = load_data(config, print)
 
 # %% [markdown]
-# ## What it hears
-# The loudness of every utterance is the same, so that it tells nothing of the speaker.
+# ## Sound
+# All utterances are scaled to the same loudness, so loudness does not identify the speaker.
 
 # %%
 x = data.read_all(recordings.test, 0)
@@ -70,19 +68,19 @@ Audio(x, rate=data.SAMPLE_RATE_HZ)
 
 # %% [markdown]
 # ## Training
-# This is the command `python -m experiments.train`, with its audit of the negatives, its probe and
-# its report, in a directory that is thrown away. With another one the same cell would resume.
+# This cell does what `cpc train` does: it audits the negatives, trains, probes and writes a report,
+# here in a temporary directory. In the directory of an interrupted run, it would resume that run.
 
 # %%
 run_command(config, str(workdir))
 run = read_run(workdir)
 
 # %% [markdown]
-# ## The bound, and whether it can be believed
-# Log N - L of a training batch is an *estimate*: its candidates are latents of the same few
-# windows. The strict bound has one candidate from each of the other held-out windows. Its state
-# tells if it can be read: at *chance* nothing is known yet; *warn*, from 0.6 log N, and
-# *saturated*, from 0.9 log N, mean that the ceiling hides how much is known.
+# ## Estimate and bound
+# In a training batch, log N - L is an *estimate* of mutual information, because many candidates
+# come from the same window. The strict bound uses one candidate from each of the other held-out
+# windows. Its state is *chance* if nothing has been learned yet; *warn* (above 0.6 log N) and
+# *saturated* (above 0.9 log N) mean that the ceiling log N hides part of the information.
 
 # %%
 figures = workdir / "figures"
@@ -94,9 +92,9 @@ assert strict.is_bound.all()
 assert strict.bound.max() > 0.2
 
 # %% [markdown]
-# ## z and c
-# z says what is heard now, c what has been heard so far: a unit of c changes more slowly. Units are
-# in the order of their loudest moments.
+# ## Latents and contexts
+# z describes the current sound and c all sound so far, so units of c change more slowly. Units are
+# sorted by the time of their largest absolute value.
 
 # %%
 variables, _ = training.read_variables(workdir)
@@ -113,28 +111,28 @@ panels[1].set(xlabel="latents of 10 ms")
 # %%
 for name, latents in (("z", z[0]), ("c", c[0])):
     latents = latents - latents.mean(0)
-    kept = (latents[1:] * latents[:-1]).sum() / np.square(latents).sum()
-    print(f"{name}: correlation with itself 10 ms later {kept:.2f}")
+    correlation = (latents[1:] * latents[:-1]).sum() / np.square(latents).sum()
+    print(f"{name}: correlation of successive frames {correlation:.2f}")
 
 # %% [markdown]
-# ## Who speaks?
-# A linear probe reads the speaker off the frozen features, from 20 seconds of each. MFCC say what
-# that is worth. On the voices a network so small and young loses to them; the README has the end of
-# the demo, where c is far ahead.
+# ## Speaker probe
+# A linear probe predicts the speaker from frozen features, fitted on 18 seconds per speaker. MFCCs
+# are the baseline. On the voices, a network this small and briefly trained is worse than MFCCs; in
+# the results of the full demo in the README, c is far better.
 
 # %%
 run.scores[["unit", "features", "value", "low", "high", "chance"]]
 
 # %% [markdown]
-# Means of c over pieces of test utterances, as in the paper's Figure 2: one colour, one speaker.
+# Means of c over parts of test utterances, coloured by speaker, as in Figure 2 of the paper:
 
 # %%
 Image(str(figures / "speakers.png"), width=700)
 
 # %% [markdown]
-# ## What it confuses
-# Anchors of held-out windows are scored against every latent of the batch. Of the anchors that take
-# a latent of another window for their future, this is the one that does so with most conviction.
+# ## Confusions
+# Each anchor of a held-out batch is scored against all latents of the batch. The next cells play
+# the anchor that most clearly prefers a latent of another window to its true future.
 
 # %%
 window = config.data.window_samples
@@ -149,27 +147,27 @@ scores = jnp.einsum("btd,und->btun", outputs.predictions[:, :, number], outputs.
 scores = np.array(scores)  # (window, time) of the anchor, then of the candidate
 positive = np.stack([scores[:, i, :, i + k].diagonal() for i in range(t - k)], 1)
 negatives = scores[:, : t - k].copy()
-negatives[np.arange(b), :, np.arange(b)] = -np.inf  # other windows alone
-negatives[..., :margin], negatives[..., t - margin :] = -np.inf, -np.inf  # sound lies around them
-lead = negatives.max((2, 3)) - positive
-print(f"{100 * (lead < 0).mean():.0f} % of the anchors find their future {10 * k} ms ahead")
-lead = lead[:, margin : t - k - margin]
-row, time = np.unravel_index(lead.argmax(), lead.shape)
+negatives[np.arange(b), :, np.arange(b)] = -np.inf  # exclude the own window
+negatives[..., :margin], negatives[..., t - margin :] = -np.inf, -np.inf  # to play the surroundings
+difference = negatives.max((2, 3)) - positive
+print(f"{100 * (difference < 0).mean():.0f} % of anchors score their future in {10 * k} ms highest")
+difference = difference[:, margin : t - k - margin]
+row, time = np.unravel_index(difference.argmax(), difference.shape)
 time += margin
-other, place = np.unravel_index(negatives[row, time].argmax(), (b, t))
-print(f"window {row}, 10 ms frame {time + k}, and what it takes for it: window {other}, {place}")
+other, frame = np.unravel_index(negatives[row, time].argmax(), (b, t))
+print(f"window {row}, frame {time + k} is confused with window {other}, frame {frame}")
 
 # %%
 hop = data.SAMPLE_RATE_HZ // 100
 for name, window, at in (
-    ("what the anchor has heard", row, time - margin),
-    ("around its future", row, time + k),
-    ("around what scores higher", other, place),
+    ("sound before the anchor", row, time - margin),
+    ("its true future", row, time + k),
+    ("the latent with a higher score", other, frame),
 ):
     clip = batch["x"][window, hop * max(0, at - margin) : hop * (at + margin)]
     print(name)
     display(Audio(clip, rate=data.SAMPLE_RATE_HZ))
 
 # %% [markdown]
-# `make demo` trains a wider network on longer windows, for 2,400 steps. Set `workdir` to its
-# `runs/voices` and `config` to its config, leave out the training, and look again.
+# `make demo` trains a wider network on longer windows for 1,200 steps. To inspect its run instead,
+# set `workdir` to `runs/voices` and `config` to the unchanged config, and skip the training.

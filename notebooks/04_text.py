@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Text: words and sentences
 #
-# Runs are `python -m experiments.train --config configs/text_words.py` (words) and
-# `configs/text_sentences.py` (sentences). Here are their parts, on made-up languages that take
-# seconds. `studies/from_ngram_to_infonce` goes from counting over NCE to InfoNCE.
+# The configs `text_words` and `text_sentences` train on words and on sentences. This notebook shows
+# their parts on synthetic languages, which take seconds. `studies/from_ngram_to_infonce` leads from
+# n-gram counts through NCE to InfoNCE.
 
 # %%
 import sys
@@ -12,7 +12,7 @@ import tempfile
 import matplotlib.pyplot as plt
 import pandas as pd
 
-sys.path.insert(0, "..")  # where configs and experiments are
+sys.path.insert(0, "..")  # contains configs and experiments
 from configs import text_sentences, text_words
 from cpc import data
 from cpc.data.sources.grammar import grammar_information
@@ -20,19 +20,19 @@ from cpc.results import read_run
 from experiments.train import run
 
 # %% [markdown]
-# ## Words and sentences
-# Words are runs of letters and digits, in lower case; sentences end at `.`, `!`, `?`, the
-# terminators of other scripts, and empty lines. Chinese, Japanese or Thai is split by character.
+# ## Tokens
+# A word is a run of letters and digits in lower case. A sentence ends at `.`, `!`, `?`, a
+# terminator of another script, or an empty line. Chinese, Japanese and Thai are split by character.
 
 # %%
 data.tokenize('"It is a truth," said Mr. Knightley. Nobody heard him!')
 
 # %% [markdown]
-# ## A language model two ways
-# The text is a Zipfian bigram language of 1,000 words: a word is followed by one of eight others
-# with probability 0.7. A log-bilinear model is trained by likelihood, whose every step scores all
-# words, and by NCE, which scores k noise words and takes log Z for 0 (Mnih & Teh 2012). More noise
-# words, and NCE comes near likelihood; it was never told to normalize, and does.
+# ## A language model by likelihood and by NCE
+# In this Zipfian bigram language of 1,000 words, each word has eight frequent successors, which
+# follow it with probability 0.7. A log-bilinear model is trained by likelihood, which scores all
+# words at each step, and by NCE, which scores k noise words and assumes log Z = 0 (Mnih and Teh
+# 2012). As k grows, NCE approaches likelihood, and log Z stays near 0 without a constraint.
 
 # %%
 config = text_words.get_config()
@@ -45,19 +45,19 @@ config.objective.alpha, config.objective.draws, config.objective.share = 1.0, 0,
 config.evaluate.similarity = False
 
 # %%
-found = {}
+results = {}
 for config.objective.name, config.objective.k in (("full_softmax", 1), ("nce", 1), ("nce", 25)):
     folder = tempfile.mkdtemp()
     run(config, folder)
     scores = read_run(folder).scores.set_index(["task", "method"]).value
-    found[f"{config.objective.name}, k = {config.objective.k}"] = scores
-pd.DataFrame(found).T
+    results[f"{config.objective.name}, k = {config.objective.k}"] = scores
+pd.DataFrame(results).T
 
 # %% [markdown]
 # ## Sentences
-# The paper's section 3.3, on a grammar whose sentences tell of the next ones what is known: a topic
-# that the next sentence's follows with probability 0.9. The run watches log N - L, a
-# bound on it.
+# CPC on sentences follows section 3.3 of the paper. In this grammar, each sentence has a topic, and
+# the next sentence has the topic that follows it with probability 0.9, so their mutual information
+# is known. The run records log N - L, a lower bound on it.
 
 # %%
 config = text_sentences.get_config()
@@ -72,9 +72,9 @@ run(config, folder)
 
 # %%
 last = read_run(folder).offsets.query("series == 'strict' and step == 200")
-known = [grammar_information(k, order=config.data.order) for k in last.offset]
+exact = [grammar_information(k, order=config.data.order) for k in last.offset]
 plt.bar(last.offset, last.bound, label="log N - L, strict bound")
-plt.plot(last.offset, known, "ko", label="what a sentence tells, exactly")
+plt.plot(last.offset, exact, "ko", label="exact information")
 plt.xticks(last.offset)
 plt.xlabel("sentences ahead")
 plt.ylabel("nats")
@@ -82,5 +82,5 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The bound stays below the truth, and falls with the offset as it does. What real books give, and
-# what probes find in their sentences: `docs/results/text.md`.
+# The bound is below the exact information and decreases with the offset. `docs/results/text.md` has
+# results and probes for real books.

@@ -1,16 +1,16 @@
 # %% [markdown]
-# # Augmentation in time: heard and drawn
+# # Augmentation in time: sounds and spectrograms
 #
 # Contexts are computed from augmented sound and predict latents of the original, so information
-# that an effect destroys cannot help the prediction (Kharitonov et al. 2020). The config
-# `configs/audio_voices_augmented.py` trains this way. This notebook plays and draws each effect on
-# a recording: one of the demo's voices if `make demo` has prepared them, otherwise synthetic sound.
+# that an effect destroys does not help the prediction (Kharitonov et al. 2020). The config
+# `audio_voices_augmented` trains this way. This notebook plays and draws each effect on one of the
+# demo's voices if `make demo` has downloaded them, otherwise on synthetic sound.
 
 # %%
 import io
 import sys
 
-sys.path.insert(0, "..")  # where configs and experiments are
+sys.path.insert(0, "..")  # contains configs and experiments
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,8 @@ recordings = load_data(config, print)
 batch = draw_windows(config, recordings.train, seed=0)(0)
 
 # %% [markdown]
-# ## Each effect, and all of them
-# Draw again with another key.
+# ## Each effect, and all of them together
+# Another key draws other parameters.
 
 # %%
 examples = apply_each(config, batch, jax.random.key(3))
@@ -44,28 +44,28 @@ for name, x in examples.items():
     display(Audio(x, rate=SAMPLE_RATE_HZ))
 
 # %%
-drawn = io.BytesIO()
-draw_sounds(examples).savefig(drawn, format="jpeg", dpi=100)
-Image(drawn.getvalue())
+image = io.BytesIO()
+draw_sounds(examples).savefig(image, format="jpeg", dpi=100)
+Image(image.getvalue())
 
 # %% [markdown]
-# ## Shift the pitch by any amount
-# Length and tempo do not change. Training draws shifts of at most 300 cents, a minor third.
+# ## Pitch shifts
+# A shift preserves length and tempo. Training draws shifts of at most 300 cents, a minor third.
 
 # %%
 shift = jax.jit(shift_pitch)
 for cents in (-300.0, 300.0):
     print(f"{cents:+.0f} cents")
-    moved = shift(jnp.asarray(examples["clean"]), jnp.float32(cents))
-    display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
+    shifted = shift(jnp.asarray(examples["clean"]), jnp.float32(cents))
+    display(Audio(np.asarray(shifted), rate=SAMPLE_RATE_HZ))
 
 # %% [markdown]
-# ## The batch of a training step
-# It has two copies: contexts are computed from x, latents from the target. Evaluation and probes
-# use only the recordings.
+# ## A training batch
+# A training batch has two copies: contexts are computed from `x` and latents from `target`.
+# Evaluation and probes use only the original recordings.
 
 # %%
 key = jax.random.key(0)
-seen = jax.eval_shape(lambda batch: preprocess(config, batch, key, train=True), batch)
-print({name: seen[name].shape for name in ("x", "target")})
-print("in evaluation:", "target" in preprocess(config, batch, key, train=False))
+training_batch = jax.eval_shape(lambda batch: preprocess(config, batch, key, train=True), batch)
+print({name: training_batch[name].shape for name in ("x", "target")})
+print("target in evaluation:", "target" in preprocess(config, batch, key, train=False))

@@ -1,11 +1,12 @@
 # %% [markdown]
-# # Does a memory that must predict help an agent?
+# # Does a predictive memory help an agent?
 #
-# Controls for Figure 6 of the paper (van den Oord et al. 2018), which `cpc reproduce` makes. Catch
-# with a ball that hides and is seen again as it lands (its memory predicts an image: CPC can help),
-# is never seen again (it predicts none), or is always visible (no memory is needed). `FULL=1` in
-# the environment trains ten seeds for 1.2 million frames, which takes more than an hour on two
-# cores; `FULL=seen_again`, or another variant, trains only it. Results: `docs/results/agents.md`.
+# This notebook adds controls to Figure 6 of the paper (van den Oord et al. 2018), which `cpc
+# reproduce` makes. A falling ball, soon hidden, must be caught. In `seen_again` it reappears as it
+# lands, so remembering it predicts an image and CPC can help. In `never_seen` it does not reappear,
+# and in `always_visible` no memory is needed. `FULL=1` in the environment trains ten seeds for 1.2
+# million frames, which takes more than an hour on two cores, and `FULL=seen_again` only that
+# variant (results: `docs/results/agents.md`).
 
 # %%
 import itertools
@@ -18,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, "../..")  # where configs and experiments are
+sys.path.insert(0, "../..")  # contains configs and experiments
 from configs import rl_hidden_ball
 from cpc.evaluate import area_under_curve, interquartile_mean, steps_to_level, stratified_interval
 from cpc.results import Difference
@@ -39,10 +40,10 @@ VARIANTS = [v for v in EXPECTED if v == FULL] or (list(EXPECTED) if FULL else ["
 
 
 # %%
-def train(variant, given, seeds):
-    """Train an agent per seed; return curves of return and gradient norm, config, task, weights."""
-    given = {"environment.name": f"hidden_ball:{variant}", "num_env_steps": FRAMES, **given}
-    config = with_settings(CONFIG, {"evaluate.num_steps": 40, **given})
+def train(variant, settings, seeds):
+    """Train an agent per seed; return its curves (return, gradient norm), config, task, params."""
+    settings = {"environment.name": f"hidden_ball:{variant}", "num_env_steps": FRAMES, **settings}
+    config = with_settings(CONFIG, {"evaluate.num_steps": 40, **settings})
     task = step.make_task(config)
     states = jax.jit(jax.vmap(task.init))(jnp.array(seeds, jnp.uint32))
 
@@ -62,18 +63,18 @@ def train(variant, given, seeds):
 
 
 # %% [markdown]
-# ## Tuning the agent alone
-# Weight, rule and number of environments of CPC were chosen among ten settings on four other seeds
-# of `seen_again`. The agent alone has nine: the largest area under the curve among three learning
-# rates (the config has 0.002) and three entropy weights (0.01).
+# ## Tuning the agent without CPC
+# For CPC, the weight, rule and number of environments were chosen among ten settings on four other
+# seeds of `seen_again`. The agent without CPC has nine: three learning rates (0.002 in the config)
+# by three entropy weights (0.01 in the config), chosen by area under the learning curve.
 
 # %%
 tuned, means = {}, {}
 if "seen_again" in VARIANTS:
     grid = itertools.product((1e-3, 2e-3, 4e-3), (0.003, 0.01, 0.03)) if FULL else [(4e-3, 0.01)]
     for rate, entropy in grid:
-        given = {"optim.learning_rate": rate, "policy.entropy": entropy}
-        returns = train("seen_again", {"cpc.weight": 0.0, **given}, TUNING_SEEDS)[0]
+        settings = {"optim.learning_rate": rate, "policy.entropy": entropy}
+        returns = train("seen_again", {"cpc.weight": 0.0, **settings}, TUNING_SEEDS)[0]
         means[rate, entropy] = area_under_curve(steps, returns).mean()
         print(f"rate {rate}, entropy {entropy}: area {means[rate, entropy]:+.3f}", flush=True)
     rate, entropy = max(means, key=means.__getitem__)
@@ -81,14 +82,13 @@ if "seen_again" in VARIANTS:
 
 # %% [markdown]
 # ## All arms
-# As controls, targets from another environment cost as much and contain nothing about the own ball.
-# On `always_visible`, CPC with less weight, and without gradient clipping (to norm 1 in the
-# config). Intervals are 95 % bootstrap intervals of interquartile means over seeds; differences are
-# paired by seed. Frames to a return of 0, averaged over five points: the median over all seeds,
-# with the number of seeds that reach it. CPC is expected to help where its memory predicts an
-# image. An expectation of no gain holds if the difference is surely below 0.1; a sure loss is a
-# harm. A strict evaluation against other environments gives log N - L by offset, and linear probes
-# read the hidden state from the memory.
+# One control predicts targets from another environment, which cost as much but contain nothing
+# about the agent's own ball. On `always_visible` there are also CPC with less weight, and agents
+# without gradient clipping (the config clips to norm 1). Values are interquartile means over seeds
+# with 95 % bootstrap intervals; differences are paired by seed. "Frames to 0" is the median over
+# seeds of the frames until the return, averaged over five points, reaches 0; "seeds at 0" counts
+# the seeds that reach it. CPC should help only if its memory predicts an image. An expectation of
+# no gain holds if the difference is certainly below 0.1; a certain loss is a harm.
 
 # %%
 NONE, UNCLIPPED = {"cpc.weight": 0.0}, {"optim.clip_norm": 0.0}
@@ -116,27 +116,27 @@ def smooth(returns):
 
 
 def describe(variant, arm):
-    """Return the row of an arm: area, last tenth, frames to 0, and differences with a verdict."""
+    """Return an arm's row: area, last tenth, frames to 0, differences and verdict."""
     text = "{:+.2f} ({:+.2f} to {:+.2f})".format
     returns, area = curves[variant, arm], areas[variant, arm]
-    reached = steps_to_level(steps, smooth(returns), 0.0)
+    frames_to_0 = steps_to_level(steps, smooth(returns), 0.0)
     row = {"variant": variant, "arm": arm, "area": text(*estimate(area)[:3])}
     row["last tenth"] = text(*estimate(returns[:, -max(1, len(steps) // 10) :].mean(1))[:3])
-    row["frames to 0"] = f"{np.median(np.nan_to_num(reached, nan=np.inf)):,.0f}"
-    row["seeds at 0"] = f"{np.isfinite(reached).sum()} of {len(reached)}"
+    row["frames to 0"] = f"{np.median(np.nan_to_num(frames_to_0, nan=np.inf)):,.0f}"
+    row["seeds at 0"] = f"{np.isfinite(frames_to_0).sum()} of {len(frames_to_0)}"
     for other in ("none", "none, tuned"):
         if arm != other and (variant, other) in areas:
-            row[f"over {other}"] = text(*estimate(area - areas[variant, other])[:3])
+            row[f"minus {other}"] = text(*estimate(area - areas[variant, other])[:3])
     if arm.startswith("CPC"):
         expected = "no gain" if arm == "CPC, other targets" else EXPECTED[variant]
-        over = estimate(area - areas[variant, "none"])
-        row["verdict"] = judge_pair(over, expected, EQUAL_RETURN)
+        difference = estimate(area - areas[variant, "none"])
+        row["verdict"] = judge_pair(difference, expected, EQUAL_RETURN)
     return row
 
 
 curves, areas, rows, bounds, probes = {}, {}, [], {}, []
-for variant, arm, given in jobs:
-    curves[variant, arm], norms, (config, task, params) = train(variant, given, SEEDS)
+for variant, arm, settings in jobs:
+    curves[variant, arm], norms, (config, task, params) = train(variant, settings, SEEDS)
     areas[variant, arm] = np.asarray(area_under_curve(steps, curves[variant, arm]))
     rows.append({**describe(variant, arm), "gradient norm": f"{norms.mean():.2f}"})
     print(rows[-1], flush=True)
@@ -144,18 +144,18 @@ for variant, arm, given in jobs:
         continue
     watch = jax.jit(evaluate.watcher(config, task))
     for i, seed in enumerate(SEEDS):
-        watched = jax.device_get(watch(jax.tree.map(lambda x, i=i: x[i], params), seed))
+        rollout = jax.device_get(watch(jax.tree.map(lambda x, i=i: x[i], params), seed))
         if config.cpc.weight:
-            bounds.setdefault(arm, []).append(evaluate.TRACKER(watched.sums).value)
-        for score, _ in evaluate.probe_memory(config, watched):
-            of = {"arm": arm, "fact": score.task, "features": score.features}
-            probes.append({**of, "accuracy": 100 * score.value})
+            bounds.setdefault(arm, []).append(evaluate.TRACKER(rollout.sums).value)
+        for score, _ in evaluate.probe_memory(config, rollout):
+            row = {"arm": arm, "fact": score.task, "features": score.features}
+            probes.append({**row, "accuracy": 100 * score.value})
 print(pd.DataFrame(rows).fillna("").to_string(index=False))
 
 # %% [markdown]
 # ## Learning curves
-# Thin lines are seeds, thick lines their interquartile mean. Chance is -0.78; a policy that always
-# catches the ball has 1.
+# Thin lines are seeds, and thick lines their interquartile means. The return is -0.78 at chance,
+# and 1 if the ball is always caught.
 
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
@@ -169,9 +169,9 @@ panels[0].legend(loc="lower right", fontsize="small")
 
 # %% [markdown]
 # ## Information and memory on `seen_again`
-# log N - L against 255 other environments, next to the information that the past has about the
-# ball, by enumeration (the paddle, which the agent moves, adds to it), and linear probe accuracy
-# of the memory while the ball is hidden, in percent.
+# The first table has log N - L against 255 other environments, and the information of the past
+# about the ball, by enumeration (the paddle, which the agent moves, adds to it). The second has the
+# accuracy of linear probes of the memory while the ball is hidden, in percent.
 
 # %%
 if probes:

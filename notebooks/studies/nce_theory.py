@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Theory of the noise-contrastive family, checked
-# Five claims, each on a problem small enough to be summed exactly or sampled to known precision.
-# Lines are theory; points come from the losses of this package. The last cell lists every number
-# next to its expectation and fails if one disagrees. With `FULL=1` in the environment the sizes are
+# # Tests of the theory behind noise-contrastive losses
+# Five claims are tested on problems small enough to be summed exactly or sampled to known
+# precision. Lines are theory; points are computed with the losses of this package. The last cell
+# lists all checks and fails if one disagrees. `FULL=1` in the environment makes the problems
 # larger. Optimal scores, temperatures, repeated and hard negatives are in `02_objectives`.
 
 # %%
@@ -24,42 +24,42 @@ FULL = bool(os.environ.get("FULL"))
 checks = []
 
 
-def check(what, measured, relation, expected, tolerance):
+def check(claim, measured, relation, expected, tolerance):
     off = float(measured - expected)
     agrees = {"=": abs(off), "<=": off, ">=": -off}[relation] <= tolerance
-    checks.append((what, float(measured), relation, float(expected), tolerance, agrees))
+    checks.append((claim, float(measured), relation, float(expected), tolerance, agrees))
 
 
 def count_draws(num, q):
-    """All samples of `num` classes drawn from q, as counts of each class, and their probability.
+    """Return all samples of `num` classes from q, as counts per class, with their probability.
 
-    A loss ignores the order of its negatives, and c copies of one weigh as a score higher by log c.
+    Losses ignore the order of negatives, and c copies of one act as a score higher by log c.
     """
-    drawn = itertools.combinations_with_replacement(range(len(q)), num)
-    counts = np.array([np.bincount(one, minlength=len(q)) for one in drawn])
+    samples = itertools.combinations_with_replacement(range(len(q)), num)
+    counts = np.array([np.bincount(one, minlength=len(q)) for one in samples])
     return counts, multinomial.pmf(counts, num, q)
 
 
 # %% [markdown]
-# ## 1. NCE tends to maximum likelihood as 1 / k
+# ## 1. NCE converges to maximum likelihood as 1 / k
 # NCE's gradient with k noise samples is sum_x k q / (p + k q) (p_data - p) grad log p (Mnih and Teh
-# 2012, 3.1): its relative distance from the likelihood's falls as C / k, with C known.
+# 2012, 3.1). Its relative distance from the likelihood's gradient tends to C / k, with a known C.
 
 
 # %%
 @functools.partial(jax.jit, static_argnames="mode")
 def nce_ascent(theta, proposal, data, k, mode="fixed"):
-    """NCE of softmax(theta) in expectation, and its gradient; noise: the proposal, or theta."""
+    """Return the expected NCE loss of softmax(theta), negated, and its gradient."""
 
     def objective(theta):
         log_p = jax.nn.log_softmax(theta)
         logits = proposal if mode == "fixed" else theta
         log_q = negatives.propose(jax.random.key(0), logits, 1, mode).table
-        # Paired with a candidate that is surely told apart, only one candidate's cost is left.
-        sure = jnp.full_like(log_p, 1e4)
+        # A candidate classified with certainty costs nothing, which leaves the other one's cost.
+        certain = jnp.full_like(log_p, 1e4)
         noise = {"log_noise_positive": log_q, "log_noise_negatives": log_q[:, None]}
-        as_data = losses.nce(log_p, -sure[:, None], **noise, log_normalizer=jnp.log(k))
-        as_noise = losses.nce(sure, log_p[:, None], **noise, log_normalizer=jnp.log(k))
+        as_data = losses.nce(log_p, -certain[:, None], **noise, log_normalizer=jnp.log(k))
+        as_noise = losses.nce(certain, log_p[:, None], **noise, log_normalizer=jnp.log(k))
         return -(data @ as_data + k * jnp.exp(log_q) @ as_noise)
 
     return jax.value_and_grad(objective)(theta)
@@ -69,7 +69,7 @@ ks = (1, 3, 10, 30, 100, 300, 1000, 3000) if FULL else (1, 10, 100, 1000)
 rng = np.random.default_rng(0)
 theta, data = rng.normal(size=10), rng.dirichlet(np.full(10, 5.0))
 p = np.exp(theta - np.logaddexp.reduce(theta))
-far = rng.permuted(data) ** 3  # frequent where the data are rare
+far = rng.permuted(data) ** 3  # noise that is frequent if data are rare
 noises = {"uniform": np.full(10, 0.1), "far": far / far.sum(), "the model's own, frozen": p}
 figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, q in noises.items():
@@ -77,10 +77,10 @@ for name, q in noises.items():
     gradients = [nce_ascent(*arrays, float(k))[1] for k in ks]
     size = np.linalg.norm(data - p)
     error = np.array([np.linalg.norm(g - (data - p)) / size for g in gradients])
-    lost = [(p / q) ** order * (data - p) for order in (1, 2)]  # k q / (p + k q) = 1 - p / k q + ..
-    constant, after = (np.linalg.norm(x - p * x.sum()) / size for x in lost)
+    terms = [(p / q) ** n * (data - p) for n in (1, 2)]  # k q / (p + k q) = 1 - p / k q + ..
+    constant, next_order = (np.linalg.norm(x - p * x.sum()) / size for x in terms)
     slope = np.log(error[-1] / error[-2]) / np.log(ks[-1] / ks[-2])
-    bend = after / (constant * ks[-2])  # the next order
+    bend = next_order / (constant * ks[-2])
     check(f"1: slope, {name} noise", slope, "=", -1, bend + 0.01)
     check(f"1: k error, {name} noise", ks[-1] * error[-1], "=", constant, constant * (bend + 0.02))
     (line,) = axes.loglog(ks, error, "o", label=f"{name} noise")
@@ -89,8 +89,8 @@ axes.set(xlabel="k, noise samples per datum", ylabel="distance / |likelihood's g
 axes.legend()
 # %% [markdown]
 # ## 2. Noise that follows the model
-# Frozen at q = p it gives k / (k + 1) of the likelihood's gradient (Goodfellow 2015); with the
-# gradient flowing through q the objective is constant. So such noise teaches only if frozen.
+# If q is a frozen copy of p, the gradient is k / (k + 1) of the likelihood's (Goodfellow 2015). If
+# the gradient also flows through q, the objective is constant and nothing is learned.
 
 # %%
 for k, mode in itertools.product((1, 5, 50), ("stopped", "through")):
@@ -105,31 +105,31 @@ for k, mode in itertools.product((1, 5, 50), ("stopped", "through")):
 
 # %% [markdown]
 # ## 3. Sampled softmax
-# At s = log p the full softmax has no gradient. With log q off every candidate none is left at any
-# K; off the negatives alone it falls as 1 / K if accidental hits are removed, and not if they are
-# kept. Without correction it tends to p q / sum(p q) - p: "more negatives give a better softmax"
-# fails, since InfoNCE learns the ratio p / q.
+# At s = log p the full softmax has no gradient, and neither has the sampled softmax with log q
+# subtracted from all scores. With log q subtracted from the negatives only, the gradient falls as 1
+# / K if hits are removed, and not if they are kept. Without correction it tends to p q / sum(p q) -
+# p, since InfoNCE learns the ratio p / q: more negatives do not help.
 
 # %%
 DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
 ks = (1, 2, 4, 8, 16, 32, 64) if FULL else (1, 2, 4, 8, 16, 32)
-CONVENTIONS = "off all, hits kept", "off negatives, kept", "off negatives, removed", "no correction"
+CONVENTIONS = "all, hits kept", "negatives, hits kept", "negatives, hits removed", "none"
 
 
 @functools.partial(jax.jit, static_argnames="name")
 def gradient(s, weight, label, counts, k, name):
-    """The gradient of the expected loss, over every label and every sample of negatives."""
+    """Return the gradient of the expected loss over all labels and samples of negatives."""
     log_q = jnp.log(jnp.asarray(NOISE, jnp.float32))
 
     def expected(s):
-        where = counts > 0
-        if name == "off negatives, removed":
-            where &= label[:, None] != jnp.arange(4)
-        scores = s[label], s + jnp.log(jnp.maximum(counts, 1)), where
-        if name == "off all, hits kept":
+        mask = counts > 0
+        if name == "negatives, hits removed":
+            mask &= label[:, None] != jnp.arange(4)
+        scores = s[label], s + jnp.log(jnp.maximum(counts, 1)), mask
+        if name == "all, hits kept":
             noise = {"log_noise_positive": log_q[label], "log_noise_negatives": log_q}
             return weight @ losses.ranking_nce(*scores, **noise)
-        if name == "no correction":
+        if name == "none":
             return weight @ losses.info_nce(*scores)
         return weight @ losses.sampled_softmax(*scores, log_q_negatives=jnp.log(k) + log_q)
 
@@ -137,7 +137,7 @@ def gradient(s, weight, label, counts, k, name):
 
 
 def bias(name, k):
-    """The gradient at s = log p of samples of k negatives."""
+    """Return the gradient at s = log p for k negatives."""
     counts, probability = count_draws(k, NOISE)
     weight = np.outer(DATA, probability).astype(np.float32).ravel()
     label, counts = np.repeat(np.arange(4), len(counts)), np.tile(counts, (4, 1))
@@ -149,33 +149,33 @@ largest = {name: np.abs(one).max(1) for name, one in found.items()}
 line = {name: np.abs(2 * g[-1] - g[-2]).max() for name, g in found.items()}  # at 1 / K = 0
 limit = np.abs(DATA - DATA * NOISE / (DATA @ NOISE)).max()
 kept = np.abs(DATA * (DATA / (1 + DATA) + (DATA / (1 + DATA)).sum() - 1)).max()
-far, removed = (DATA / NOISE).max(), largest["off negatives, removed"]
-check("3: largest bias, off all, kept", largest["off all, hits kept"].max(), "=", 0, 1e-5)
+far, removed = (DATA / NOISE).max(), largest["negatives, hits removed"]
+check("3: largest bias, all corrected", largest["all, hits kept"].max(), "=", 0, 1e-5)
 slope = np.log2(removed[-1] / removed[-2])  # K doubles
-check("3: slope over K, off negatives, removed", slope, "=", -1, far / ks[-2])
-for name, expected in (("off negatives, kept", kept), ("no correction", limit)):
-    check(f"3: bias at 1 / K = 0, {name}", line[name], "=", expected, (far / ks[-1]) ** 2)
+check("3: slope over K, negatives corrected, hits removed", slope, "=", -1, far / ks[-2])
+for name, expected in (("negatives, hits kept", kept), ("none", limit)):
+    check(f"3: bias at K = inf, corrected: {name}", line[name], "=", expected, (far / ks[-1]) ** 2)
 figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, values in largest.items():
     axes.loglog(ks, np.maximum(values, 1e-8), "o-", label=name)
 axes.axhline(limit, color="0.5", linestyle=":")
 axes.set(xlabel="K, negatives", ylabel="largest bias of the gradient")
-axes.legend()
+axes.legend(title="log q subtracted from")
 
 # %% [markdown]
-# ## 4. What log N - L is, exactly
-# With the best critic it is I - KL(mixture || product), a lower bound that closes as N grows and is
-# tighter than the usual derivation's. Summed over all samples.
+# ## 4. The exact value of log N - L
+# With the optimal critic it is I - KL(mixture || product), a lower bound that approaches I as N
+# grows and is tighter than the usual derivation's. All samples are enumerated.
 
 
 # %%
-def information_seen(joint, n):
+def exact_bounds(joint, n):
     p_x, p_c = joint.sum(1), joint.sum(0)
     ratio = joint / np.outer(p_x, p_c)
     counts, probability = count_draws(n - 1, p_x)
-    added, loss = np.log(np.maximum(counts, 1)), 0.0
+    log_num, loss = np.log(np.maximum(counts, 1)), 0.0
     for x, c in np.ndindex(joint.shape):
-        positive, scores = np.full(len(counts), np.log(ratio[x, c])), np.log(ratio[:, c]) + added
+        positive, scores = np.full(len(counts), np.log(ratio[x, c])), np.log(ratio[:, c]) + log_num
         each = losses.info_nce(np.float32(positive), np.float32(scores), counts > 0)
         loss += joint[x, c] * probability @ np.asarray(each, float)
     counts, probability = count_draws(n, p_x)
@@ -187,7 +187,7 @@ def information_seen(joint, n):
 
 
 sizes, joint = (2, 3, 5, 10, 30, 100), np.array([[0.4, 0.1], [0.1, 0.4]])
-bound, identity, usual, truth = np.transpose([information_seen(joint, n) for n in sizes])
+bound, identity, usual, truth = np.transpose([exact_bounds(joint, n) for n in sizes])
 for n, ours, exact, loose in zip(sizes, bound, identity, usual, strict=True):
     check(f"4: log N - L, N {n}", ours, "=", exact, 2e-6)
     check(f"4: usual derivation, N {n}", loose, "<=", ours, 0)
@@ -197,15 +197,15 @@ axes.legend(["log N - L", "I - KL", "usual derivation", "I"])
 axes.set(xlabel="N", ylabel="nats")
 
 # %% [markdown]
-# ## 5. Bias against N, with the exact critic
-# Never above I or log N. The shortfall is (e^2I - 1) / 2N if I is small, at most 10 % up to 0.6 log
-# N, and at least 28 % above 0.9 log N.
+# ## 5. Bias of the exact critic by N
+# log N - L is never above I or log N. Its shortfall is (e^2I - 1) / 2N for small I, at most 10 % of
+# I up to 0.6 log N, and at least 28 % above 0.9 log N.
 
 
 # %%
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def read_batches(rng, nats, n, batches):
-    """What the exact critic reads, and its shortfall: the diagonal's mean is I but for sampling."""
+    """Return the exact critic's log N - L and its shortfall from an unbiased estimate of I."""
 
     def read(rng):
         x, y = estimators.tasks.correlated_gaussians(rng, n, 20, nats)
@@ -218,22 +218,22 @@ def read_batches(rng, nats, n, batches):
 
 levels, pairs = (2.0, 4.0, 6.0, 8.0, 10.0), 2**15 if FULL else 2**12
 sizes = (64, 128, 256, 512, 1024, 2048) if FULL else (64, 256)
-value, short, error = (np.zeros((len(levels), len(sizes))) for _ in range(3))
+value, shortfall, error = (np.zeros((len(levels), len(sizes))) for _ in range(3))
 for (i, nats), (j, n) in itertools.product(enumerate(levels), enumerate(sizes)):
     rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), n), i)
     values, shortfalls = read_batches(rng, jnp.float32(nats), n, max(8, pairs // n))
-    value[i, j], short[i, j] = np.mean(values), np.mean(shortfalls)
+    value[i, j], shortfall[i, j] = np.mean(values), np.mean(shortfalls)
     error[i, j] = np.std(shortfalls) / math.sqrt(len(shortfalls))
 truth, log_n = np.array(levels)[:, None], np.log(sizes)
-share, relative = (truth - short) / log_n, short / truth
+share, relative = (truth - shortfall) / log_n, shortfall / truth
 _, shortfalls = read_batches(jax.random.key(0), jnp.float32(0.5), 64, max(8, pairs // 4))
-tolerance = 4 * 64 * np.std(shortfalls) / math.sqrt(len(shortfalls)) + 2.2 / 64  # the next order
-check("5: above I", -(short + 4 * error).min(), "<=", 0, 0)
-check("5: above log N", (value - log_n).max(), "<=", 0, 1e-5)
+tolerance = 4 * 64 * np.std(shortfalls) / math.sqrt(len(shortfalls)) + 2.2 / 64  # next order
+check("5: largest excess over I", -(shortfall + 4 * error).min(), "<=", 0, 0)
+check("5: largest excess over log N", (value - log_n).max(), "<=", 0, 1e-5)
 check("5: N times bias, I 0.5, N 64", 64 * np.mean(shortfalls), "=", math.expm1(1) / 2, tolerance)
-check("5: bias up to 0.6 log N, share of I", relative[share <= 0.6].max(), "<=", 0.10, 0.02)
+check("5: relative bias up to 0.6 log N", relative[share <= 0.6].max(), "<=", 0.10, 0.02)
 if (share > 0.9).any():
-    check("5: bias above 0.9 log N, share of I", relative[share > 0.9].min(), ">=", 0.28, 0.02)
+    check("5: relative bias above 0.9 log N", relative[share > 0.9].min(), ">=", 0.28, 0.02)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 left.semilogx(sizes, value.T, "o-", label=[f"{nats:g} nats" for nats in levels])
 left.semilogx(sizes, log_n, "k--", label="log N")
@@ -242,9 +242,9 @@ left.legend()
 right.plot(share.ravel(), 100 * relative.ravel(), "o")
 right.set(xlabel="log N - L / log N", ylabel="bias, % of I")
 # %% [markdown]
-# ## All numbers
+# ## All checks
 
 # %%
-table = pd.DataFrame(checks, columns=["what", "measured", "", "expected", "tolerance", "agrees"])
+table = pd.DataFrame(checks, columns=["claim", "measured", "", "expected", "tolerance", "agrees"])
 print(table.to_string(index=False))
-assert table.agrees.all(), table[~table.agrees].what.tolist()
+assert table.agrees.all(), table[~table.agrees].claim.tolist()

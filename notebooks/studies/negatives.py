@@ -1,10 +1,10 @@
 # %% [markdown]
-# # Negatives of a run: its labels, its scores and its gradient
+# # Negatives of a run: false ones, hard ones and gradient noise
 #
-# Three questions that are answered before a sweep, from the data and the newest checkpoint of a
-# run: how likely a latent d steps from the positive has its label, and the exclusion window that
-# follows; how many negatives are hard, and the K that follows; how noisy K sampled negatives make
-# the gradient. `RUN=runs/voices` in the environment names a run; without one a small run on
+# The data and the newest checkpoint of a run answer three questions before a sweep. How often does
+# a latent d steps from the positive have its label, and how wide must the excluded window be? How
+# many negatives are hard, and how large must K be? How noisy is the gradient with K negatives?
+# `RUN` in the environment names a run; without it and without `runs/voices`, a small run on
 # synthetic sound is trained. The results of a sweep are in `docs/results/negatives.md`.
 
 # %%
@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-ROOT = pathlib.Path("../..").resolve()  # where configs and experiments are
+ROOT = pathlib.Path("../..").resolve()  # contains configs and experiments
 sys.path.insert(0, str(ROOT))
 from configs import audio_synthetic
 from cpc import negatives
@@ -50,7 +50,7 @@ if not (run / "checkpoints").exists():
 
 kind, config = read_contrastive(run)
 arrays, _, step = restore_params(run / "checkpoints")
-# A checkpoint read without its state has no entry for what is empty.
+# A checkpoint that is read without its state omits empty entries.
 params, extra = ({"objective": {}, **arrays[part]} for part in ("params", "extra"))
 arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
 arrays = jax.tree.map(jnp.asarray, arrays)
@@ -59,17 +59,17 @@ problem = kind.make_problem(contrastive.interpret(kind, config), data)
 print(f"{run}, step {step:,}, {problem.plan.negatives}")
 
 # %% [markdown]
-# ## 1. How far from the positive is a negative false?
-# p(same label | lag), counted over batches. A budget of false negatives then asks for the narrowest
-# window that leaves no more among 16 negatives drawn from the positive's own sequence. Where the
-# curve is flat, negatives of the own sequence are as clean as those of others.
+# ## 1. False negatives by distance from the positive
+# The figure has p(same label | lag), counted over batches. The table has the smallest excluded
+# window for each budget, the expected fraction of false negatives among 16 from the positive's own
+# sequence. If a curve is flat, negatives of the own sequence are as clean as others.
 
 # %%
 DRAWN, BUDGETS = 16, (0.2, 0.1, 0.07, 0.05)
 counts, windows = {}, []
 for i in range(400 if FULL else 30):
     for name, labels in problem.label(gather_rows(problem.draw(i))).items():
-        if labels.ndim == 2 and labels.shape[1] > 1:  # one of each latent, not of the sequence
+        if labels.ndim == 2 and labels.shape[1] > 1:  # one label per latent, not per sequence
             counts.setdefault(name, []).append(negatives.count_same(labels))
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, each in counts.items():
@@ -93,10 +93,10 @@ if len(table):
     assert all(one.width.dropna().is_monotonic_increasing for _, one in table.groupby("label"))
 
 # %% [markdown]
-# ## 2. How many negatives hold a hard one?
-# Hard are the negatives of held-out anchors that beat the positive, or have at least 1 / e of its
-# weight. K by the mean is log(1 - h) / log(1 - rho) with the mean density rho of all anchors.
-# Anchors differ, so this K holds a hard negative less often than asked for, and more are needed.
+# ## 2. Number of negatives needed to include a hard one
+# A negative is hard if it beats the positive of its held-out anchor, or has at least 1 / e of its
+# weight. K from the mean is log(1 - h) / log(1 - rho) for hit rate h and the mean density rho over
+# anchors. Since anchors differ, that K has a lower hit rate, and more negatives are needed.
 
 # %%
 plan, rng = problem.plan, jax.random.key(0)
@@ -122,70 +122,70 @@ for name, margin in (("beats the positive", 0.0), ("has 1 / e of its weight", 1.
     each = each[np.isfinite(each)]
     mean = float(each.mean())
     for rate in (0.5, 0.8, 0.95):
-        by_mean = negatives.min_negatives(mean, rate) if mean > 0 else None
-        held = negatives.mean_hit_rate(each, by_mean) if by_mean else None
-        needed = None
+        k_by_mean = negatives.min_negatives(mean, rate) if mean > 0 else None
+        rate_by_mean = negatives.mean_hit_rate(each, k_by_mean) if k_by_mean else None
+        k_needed = None
         with contextlib.suppress(UserError):  # too many anchors have no hard negative
-            needed = negatives.min_negatives_for(each, rate)
-        rows.append((name, mean, (each == 0).mean(), rate, by_mean, held, needed))
-names = ["negative", "share", "anchors without", "hit rate", "K by the mean", "holds", "K needed"]
+            k_needed = negatives.min_negatives_for(each, rate)
+        rows.append((name, mean, (each == 0).mean(), rate, k_by_mean, rate_by_mean, k_needed))
+names = ["hard if it", "density", "anchors without", "rate", "K from mean", "its rate", "K needed"]
 table = pd.DataFrame(rows, columns=names)
 print(table.to_string(index=False))
-found = table.dropna()
-assert (found["K needed"] >= found["K by the mean"]).all()
+complete = table.dropna()
+assert (complete["K needed"] >= complete["K from mean"]).all()
 
 # %% [markdown]
-# The positive beats as many negatives as the run itself recorded at its last evaluation.
+# The pairwise accuracy computed here should equal that of the run's last evaluation.
 
 # %%
 tests = [one for one in read_records(run, []) if one["split"] == "test" and "series" not in one]
-recorded, beaten = np.mean(tests[-1]["acc_pairwise"]), 1 - table["share"][0]
-print(f"pairwise accuracy: {recorded:.3f} recorded, {beaten:.3f} here")
-assert abs(beaten - recorded) < 0.05
+recorded, accuracy = np.mean(tests[-1]["acc_pairwise"]), 1 - table["density"][0]
+print(f"pairwise accuracy: {recorded:.3f} recorded, {accuracy:.3f} here")
+assert abs(accuracy - recorded) < 0.05
 
 # %% [markdown]
-# ## 3. How noisy do K negatives make the gradient?
-# Its variance over draws of K negatives for one batch, as a fraction of the squared norm of its
-# mean, and of the variance over batches with all negatives, which it adds to. The cosine is that of
-# the mean over draws with the gradient of all negatives.
+# ## 3. Noise of the gradient with K negatives
+# The table has the variance of the gradient over draws of K negatives for one batch, relative to
+# the squared norm of its mean, and to the variance over batches with all negatives, which it adds
+# to. The cosine is between the mean over draws and the gradient with all negatives.
 
 
 # %%
 def make_gradient(num_sampled):
-    """A function (batch, rng) to the flat gradient with this many negatives (0: all)."""
-    changed = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
-    plan = contrastive.interpret(kind, with_settings(config, changed))
+    """Return the function from (batch, rng) to the flat gradient with K negatives (0: all)."""
+    settings = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
+    plan = contrastive.interpret(kind, with_settings(config, settings))
     loss = make_loss(kind.make_problem(plan, data))
-    slope = jax.jit(jax.grad(loss, has_aux=True))
+    gradient_fn = jax.jit(jax.grad(loss, has_aux=True))
 
     def gradient(batch, rng):
-        leaves = jax.tree.leaves(slope(arrays["params"], arrays["extra"], batch, rng)[0])
+        leaves = jax.tree.leaves(gradient_fn(arrays["params"], arrays["extra"], batch, rng)[0])
         return np.concatenate([np.ravel(leaf) for leaf in jax.device_get(leaves)]).astype(float)
 
     return gradient
 
 
 def spread(gradients):
-    """The mean, the variance about it, and the squared norm of the mean, without bias."""
+    """Return the mean, the variance about it, and an unbiased squared norm of the mean."""
     mean = np.mean(gradients, axis=0)
     variance = np.square(gradients - mean).sum() / (len(gradients) - 1)
     return mean, variance, np.square(mean).sum() - variance / len(gradients)
 
 
-batches, whole = [problem.draw(i) for i in range(8)], make_gradient(0)
-_, of_batches, _ = spread([whole(batch, rng) for batch in batches])
-everything, rows = whole(batches[0], rng), []
+batches, full_gradient = [problem.draw(i) for i in range(8)], make_gradient(0)
+_, of_batches, _ = spread([full_gradient(batch, rng) for batch in batches])
+all_negatives, rows = full_gradient(batches[0], rng), []
 _, (_, metrics) = make_loss(problem)(arrays["params"], arrays["extra"], batches[0], rng)
 sums = jax.tree.leaves(metrics, is_leaf=lambda leaf: isinstance(leaf, OffsetSums))
-fewest = min((one.n / one.anchors).min() for one in sums if isinstance(one, OffsetSums))
+max_k = min((one.n / one.anchors).min() for one in sums if isinstance(one, OffsetSums))
 for size in (16, 32, 64, 128, 256, 512, 1024) if FULL else (8, 32):
-    if size >= fewest:
+    if size >= max_k:
         break
     gradient = make_gradient(size)
     mean, variance, norm = spread([gradient(batches[0], jax.random.key(i)) for i in range(8)])
-    cosine = mean @ everything / np.linalg.norm(mean) / np.linalg.norm(everything)
+    cosine = mean @ all_negatives / np.linalg.norm(mean) / np.linalg.norm(all_negatives)
     rows.append((size, variance / norm, variance / of_batches, cosine))
-names = ["K", "variance / |mean|^2", "variance / that of batches", "cosine"]
+names = ["K", "variance / |mean|^2", "variance / variance of batches", "cosine"]
 table = pd.DataFrame(rows, columns=names)
 print(table.to_string(index=False))
-assert table["variance / |mean|^2"].is_monotonic_decreasing, "more negatives make less noise"
+assert table["variance / |mean|^2"].is_monotonic_decreasing, "noise does not decrease with K"
