@@ -191,12 +191,12 @@ def run(
 
 def average_frames(embedding: Embedding) -> Embedding:
     """Return an embedding with each layer's mean over a file's frames in place of the frames."""
+
+    def average(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, x.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
+
     means = (
-        (
-            name,
-            {layer: x.reshape(-1, x.shape[-1]).mean(axis=0) for layer, x in made.items()},
-            amount,
-        )
+        (name, {layer: average(x) for layer, x in made.items()}, amount)
         for name, made, amount in embedding.features
     )
     return embedding._replace(features=means)

@@ -128,7 +128,9 @@ def config_of(pretrained: models.Pretrained) -> Config:
         network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}
         kinds = ("encoder", encoder, models.AUDIO_ENCODERS), ("context", context, CONTEXTS)
         for part, own, known in kinds:
-            network[part] = next(word for word, kind in known.items() if isinstance(own, kind))
+            network[part] = next(
+                word for word, kind in known.items() if isinstance(own, getattr(kind, "func", kind))
+            )
         if number := getattr(encoder, "num_cepstra", 0):
             network |= {"encoder": "cepstra", "num_cepstra": number}
         network |= {

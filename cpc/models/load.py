@@ -65,13 +65,13 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 def load_pretrained(folder: str | Path) -> Pretrained:
     """Load a model from a folder that `save` wrote, an exported run, or a repository of the hub.
 
-    A repository, such as "team/voices", is downloaded if no folder has its name.
+    A repository, such as "team/voices", is downloaded if there is no folder "team".
 
     Raises:
         UserError: if a file is damaged, or if the run has a newer checkpoint than its export.
     """
     run, name, folder = None, str(folder), Path(folder).expanduser()
-    if not folder.exists() and hub.REPOSITORY.fullmatch(name):
+    if not folder.parent.exists() and hub.REPOSITORY.fullmatch(name):
         try:
             folder = hub.download_model(name)
         except UserError as error:

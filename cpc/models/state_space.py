@@ -27,15 +27,15 @@ def init_state_space(rng: Array, width: int) -> dict[str, Array]:
     """
     keys = jax.random.split(rng, 4)
     inner, outer = RING
-    radii = jnp.sqrt(jax.random.uniform(keys[0], (width,), minval=inner**2, maxval=outer**2))
-    phases = jax.random.uniform(keys[1], (width,), minval=1e-3, maxval=2 * math.pi)
-    scale = 1 / math.sqrt(2 * width)
+    dtype, scale = jnp.float32, 1 / math.sqrt(2 * width)
+    radii = jnp.sqrt(jax.random.uniform(keys[0], (width,), dtype, inner**2, outer**2))
+    phases = jax.random.uniform(keys[1], (width,), dtype, 1e-3, 2 * math.pi)
     return {
         "nu": jnp.log(-jnp.log(radii)),
         "theta": jnp.log(phases),
-        "B": scale * jax.random.normal(keys[2], (width, 2 * width)),
-        "C": scale * jax.random.normal(keys[3], (2 * width, width)),
-        "D": jnp.ones((width,)),
+        "B": scale * jax.random.normal(keys[2], (width, 2 * width), dtype),
+        "C": scale * jax.random.normal(keys[3], (2 * width, width), dtype),
+        "D": jnp.ones((width,), dtype),
     }
 
 

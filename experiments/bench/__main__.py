@@ -102,6 +102,8 @@ def choose_config(given: Config) -> Config:
         raise UserError("--workdir does not apply to the bench: set --json to a file instead")
     config = given or audio_voices.get_config()
     check_config(config, KEYS)
+    if config.freeze:
+        raise UserError(f"the bench trains all parts (got freeze={config.freeze}): remove freeze")
     if config.data.source == "voices" and not voices.is_prepared():
         print("the packaged voices are not prepared here: measuring on the synthetic source")
         config = with_settings(config, {"data.source": "synthetic"})

@@ -32,7 +32,7 @@ from experiments.command.run_dir import check_same_data, identify_run
 from experiments.kinds.audio import kind as audio
 from experiments.reproduce import cells
 from experiments.training import records
-from experiments.training.contrastive import CARD, interpret, share
+from experiments.training.contrastive import CARD, interpret, share, with_start
 from experiments.training.problem import Problem, model_variables
 from experiments.training.step import make_batches, make_loss, make_step
 from experiments.training.weights import describe
@@ -83,8 +83,9 @@ def train_cells(
         print(f"[{number}/{len(planned)}] {'done   ' if is_done else 'trains '}{name}", flush=True)
         if not is_done:
             data = load(config.seed)
-            problem = audio.make_problem(interpret(audio, config, mesh), data)
+            plan = interpret(audio, config, mesh)
             write_sealed(path / "config.json", config)
+            problem = with_start(audio, plan, audio.make_problem(plan, data), path)
             check_same_data(path, data.fingerprint())
             train_cell(problem, programs, path, ends, mesh)
 

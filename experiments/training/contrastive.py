@@ -26,7 +26,7 @@ from experiments.training.audit import audit_run
 from experiments.training.checks import reject
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, run_probes, scratch_checkpoints
-from experiments.training.problem import Contrastive, Probe, Work
+from experiments.training.problem import Contrastive, Probe, Problem, Work
 from experiments.training.weights import (
     describe,
     merge,
@@ -48,7 +48,8 @@ def interpret(
 ) -> Plan:
     """Return the plan of a config, validated as far as possible without data.
 
-    The plan contains the weights to start from, unless there are checkpoints in `workdir`.
+    For training, with a mesh, the plan contains the weights to start from, unless there are
+    checkpoints in `workdir`.
     """
     check_config(config, kind.KEYS)
     plan = make_plan(config, kind.geometry(config))
@@ -72,10 +73,14 @@ def interpret(
          "no part is left to train; remove a part"),
         (not config.start_from and (config.start_from_step or config.start_from_parts),
          "start_from start_from_step start_from_parts", "set start_from to weights"),
+        (config.start_from_parts and {*config.freeze} - {*config.start_from_parts},
+         "freeze start_from_parts", "a frozen part would keep random weights; add it to "
+         "start_from_parts"),
     )  # fmt: skip
     training.optimizer_of(config)
     training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
-    return dataclasses.replace(plan, start=read_start(kind, config, workdir))
+    start = None if mesh is None else read_start(kind, config, workdir)
+    return dataclasses.replace(plan, start=start)
 
 
 def make_work(
@@ -84,12 +89,7 @@ def make_work(
     """Return functions for the steps of a run: audit, training, final probes, export and page."""
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(problem.record, folder)
-    if plan.start is not None:
-        wait_for_all("start_from", {"start_from": plan.start.record["digest"]})
-        run_on_first(record_start, folder, plan.start)
-        own_words = kind.describe_input(config, folder).get("words")
-        start = functools.partial(merge, start=plan.start, own_words=own_words)
-        problem = problem._replace(start=start)
+    problem = with_start(kind, plan, problem, folder)
 
     build_probe = functools.partial(
         make_probe, kind, workdir=folder, data=data, model=problem.model
@@ -112,6 +112,16 @@ def make_work(
         closing_lines=lambda folder: report.closing_lines(folder, kind.PAGE.words),
         audit=lambda: audit_run(folder, problem, True),
     )
+
+
+def with_start(kind: Contrastive, plan: Plan, problem: Problem, folder: pathlib.Path) -> Problem:
+    """Let a problem's model start from the weights of the plan, if any, and record them."""
+    if plan.start is None:
+        return problem
+    wait_for_all("start_from", {"start_from": plan.start.record["digest"]})
+    run_on_first(record_start, folder, plan.start)
+    own_words = kind.describe_input(plan.config, folder).get("words")
+    return problem._replace(start=functools.partial(merge, start=plan.start, own_words=own_words))
 
 
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:

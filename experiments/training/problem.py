@@ -193,6 +193,6 @@ def find_part(submodule: str) -> str:
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     """Return the model variables for evaluation, with averaged parameters if the run has them."""
-    # A checkpoint omits empty subtrees, so `extra` may lack "model" or "frozen".
-    model = {**(ema or params)["model"], **extra.get("frozen", {})}
+    # A checkpoint omits empty subtrees.
+    model = {**(ema or params).get("model", {}), **extra.get("frozen", {})}
     return {"params": model, **extra.get("model", {})}

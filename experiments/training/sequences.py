@@ -101,11 +101,21 @@ def read_file_labels(file: str, names: Sequence[str], suffixes: Collection[str])
             raise UserError(f"data.file_labels {path}, line {number}: {name or label} {problem}")
         table[name] = label.strip()
     table = {without_ending(name, suffixes): label for name, label in table.items()} | table
-    bare = {name.rsplit("/", 1)[-1]: label for name, label in table.items()}
-    found = np.array([
-        table.get(name, table.get(name.rsplit("/", 1)[-1], bare.get(name, "")))
-        for name in map(same_name, names)
-    ])  # fmt: skip
+    tails: dict[str, set[str]] = {}  # the names of lines without their first folders
+    for name, label in table.items():
+        parts = name.split("/")
+        for i in range(1, len(parts)):
+            tails.setdefault("/".join(parts[i:]), set()).add(label)
+
+    def find(name: str) -> str:
+        labels = tails.get(name, {""})
+        own = table.get(name, table.get(name.rsplit("/", 1)[-1]))
+        if own is None and len(labels) > 1:
+            problem = f"has {len(labels)} labels for files named {name}"
+            raise UserError(f"data.file_labels {path} {problem}: remove the lines of others")
+        return min(labels) if own is None else own
+
+    found = np.array([find(name) for name in map(same_name, names)])
     if (found == "").all():
         raise UserError(f"data.file_labels {path} contains none of the files, such as {names[0]}")
     return found

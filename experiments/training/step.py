@@ -172,11 +172,10 @@ def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callab
 def keep_frozen(before: Any, after: Any, frozen: Any) -> Any:
     """Return the model state after a step, in which frozen submodules keep their statistics."""
     return {
-        name: tree
-        if name in BATCH_COLLECTIONS
-        else {own: before[name][own] if own in frozen else tree[own] for own in tree}
+        name: tree if name in BATCH_COLLECTIONS
+        else {**tree, **{own: before[name][own] for own in tree.keys() & frozen.keys()}}
         for name, tree in after.items()
-    }
+    }  # fmt: skip
 
 
 def collection_scalars(state: Any, name: str) -> dict[str, jax.Array]:
@@ -221,7 +220,7 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
     """Return the variables and the step of a run's checkpoint, by default the newest."""
     if step is not None and step != "best" and not step.isdecimal():
-        raise UserError(f"--step is {step!r}: set --step to a number or to best")
+        raise UserError(f"the step is {step!r}: set it to a number or to best")
     number = int(step) if step is not None and step != "best" else step
     arrays, _, found = restore_params(workdir / "checkpoints", number)
     return model_variables(**arrays), found

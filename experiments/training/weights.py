@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from configs.defaults import PARTS
 from cpc import models
 from cpc.files import flatten, plain, read_object, write_sealed
 from cpc.models import description
@@ -22,8 +23,6 @@ from experiments.training.problem import Contrastive, find_part
 
 #: Properties of a model and its input that weights must share with a run.
 SHARED = ("kind", "sample_rate_hz", "rate_hz", "stride")
-#: Last part of the name of an array with a row for each word of the vocabulary.
-WORD_ROWS = "embedding"
 
 
 class Start(NamedTuple):
@@ -69,7 +68,8 @@ def read_start(kind: Contrastive, config: Config, workdir: str | None) -> Start 
     """
     if not config.start_from:
         return None
-    if workdir and any(pathlib.Path(workdir).expanduser().glob("checkpoints/[0-9]*")):
+    saved = pathlib.Path(workdir).expanduser().glob("checkpoints/*") if workdir else ()
+    if any(path.name.isdecimal() for path in saved):
         return None
     source = config.start_from
 
@@ -101,7 +101,7 @@ def read_model(
 def check_shared(source: str, theirs: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise UserError if weights have another kind, sample rate or stride than the run."""
     for name in SHARED:
-        if name in theirs and name in own and theirs[name] != own[name]:
+        if None not in (theirs.get(name), own.get(name)) and theirs[name] != own[name]:
             raise UserError(
                 f"start_from {source} has {name} {theirs[name]}, and this run has {own[name]}: "
                 f"choose weights or a config with the same {name}"
@@ -112,7 +112,8 @@ def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained
     """Return the arrays of a model that have the name and shape of an array of a run's model.
 
     Raises:
-        UserError: an array of a part in `start_from_parts`, or every array, does not fit.
+        UserError: an array of a part in `start_from_parts` or `freeze`, or every array, does not
+            fit.
     """
     module, given = kind.build_model(config).module, kind.describe_input(config)
     own_input, their_input = (
@@ -121,21 +122,21 @@ def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained
     )
     check_shared(config.start_from, their_input, own_input)
     found: Any = flatten_dict(pretrained.variables, sep="/")
-    wanted, parts = expected_entries(module, given["shape"]), config.start_from_parts
+    parts, needed = config.start_from_parts or PARTS, {*config.start_from_parts, *config.freeze}
     arrays, initialized = {}, []
-    for name, entry in wanted.items():
+    for name, entry in expected_entries(module, given["shape"]).items():
         part = find_part(name.split("/")[1])
-        if parts and part not in parts:
+        if part not in parts:
             continue
         if name in found and found[name].shape == entry.shape:
             arrays[name] = np.asarray(found[name], entry.dtype)
             continue
         shape = f"has shape {found[name].shape}" if name in found else "is missing"
         initialized.append(f"{name} {shape}, not {entry.shape}")
-        if parts:
+        if part in needed:
             raise UserError(
-                f"start_from {config.start_from} does not fit the {part}: {initialized[0]}; remove "
-                f"{part} from start_from_parts, or change the model"
+                f"start_from {config.start_from} does not fit the {part} ({initialized[-1]}): "
+                f"remove {part} from start_from_parts and freeze, or change the model"
             )
     if not arrays:
         first = initialized[0] if initialized else "it has no arrays"
@@ -177,7 +178,7 @@ def merge(variables: PyTree, start: Start, own_words: str | None) -> PyTree:
         rows = [(i, known[w]) for i, w in enumerate(own_words.split(" ")) if w in known]
         mine, theirs = np.array(rows).T
         for name in start.arrays:
-            if name.endswith(f"/{WORD_ROWS}"):
+            if name.endswith("/embedding"):
                 flat[name] = own[name].at[mine].set(start.arrays[name][theirs])
     return unflatten_dict(flat, sep="/")
 
@@ -208,8 +209,11 @@ def start_sentences(folder: pathlib.Path) -> list[str]:
     if not record:
         return []
     step = "" if record["step"] is None else f" at step {record['step']:,}"
+    source = pathlib.Path(record["source"])
+    name = source.name if source.is_absolute() else record["source"]
+    parts = sorted({find_part(one.split("/")[1]) for one in record["taken"]})
     return [
-        f"The run started from {pathlib.Path(record['source']).name}{step} (digest "
-        f"{record['digest']}): {len(record['taken'])} arrays were taken, and "
+        f"The run started from {name}{step} (digest {record['digest']}): "
+        f"{len(record['taken'])} arrays of {', '.join(parts)} were taken, and "
         f"{len(record['initialized'])} that do not fit were initialized at random."
     ]

@@ -78,7 +78,7 @@ def test_released_checkpoint_is_evaluated_by_all_tasks(folder, released, tmp_pat
     assert {score.features for score in scores} == {"c"}
     assert {(score.task, score.data) for score in scores} == {
         ("phones", "labels"), ("CTC", "labels"), ("speakers", "wav"), ("ABX", "labels"),
-        ("ABX", "toy.item"), ("files", "species"),
+        ("ABX", "toy.item"), ("files", "species.csv"),
     }  # fmt: skip
     assert {score.method for score in scores if score.task == "ABX"} == {
         "within speaker", "across speakers"

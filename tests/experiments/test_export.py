@@ -66,7 +66,7 @@ def test_exported_model_equals_the_run_bit_for_bit(tmp_path, capsys):
     config.data.source, config.data.path = "folder", "/home/someone/secret/recordings"
     module = audio.build_model(config).module
     variables = write_run(folder, config, module, np.zeros((1, 1280), "f"))
-    for step, words in (("9", "checkpoint of step 9"), ("last", "--step is 'last'")):
+    for step, words in (("9", "checkpoint of step 9"), ("last", "the step is 'last'")):
         with pytest.raises(UserError, match=words):
             export.run(str(folder), None, step)
     export.run(str(folder), str(tmp_path / "shared"), "4")

@@ -28,6 +28,7 @@ from experiments.kinds.series import kind as series
 from experiments.kinds.series import probes as series_probes
 from experiments.training.contrastive import interpret
 from experiments.training.objective import objective_loss
+from experiments.training.sequences import read_file_labels
 from tests import plans
 from tests.commands import flags_of, run
 
@@ -430,6 +431,15 @@ def test_file_labels_from_a_table(tmp_path):
     ):  # fmt: skip
         with pytest.raises(UserError, match=mistake):
             load(text)
+
+
+def test_lines_of_a_table_may_have_further_folders(tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text("set/a/0.wav,low\nset/b/0.wav,high\nset/b/1.wav,high\n")
+    found = read_file_labels(str(table), ("a/0", "b/0", "1"), (".wav",))
+    assert found.tolist() == ["low", "high", "high"]
+    with pytest.raises(UserError, match="2 labels for files named 0"):
+        read_file_labels(str(table), ("0",), (".wav",))
 
 
 @pytest.mark.parametrize(("texts", "names"), [

@@ -18,6 +18,7 @@ from experiments.command.config import with_settings
 from experiments.kinds.registry import CONTRASTIVE, take_model
 from experiments.train import run
 from experiments.training import step, weights
+from experiments.training.contrastive import interpret
 from tests import plans
 from tests.experiments import test_audio, test_clips, test_image, test_series, test_text
 
@@ -83,6 +84,30 @@ def test_weights_for_other_input_are_rejected(changes, own, tmp_path):
     (name, theirs), *_ = changes.items()
     with pytest.raises(UserError, match=rf"{name} {theirs}.*{own}"):
         start(CONFIGS["audio"](), tmp_path)
+
+
+def test_frozen_parts_must_be_taken(tmp_path):
+    config = CONFIGS["audio"](**{"freeze": ("context",)})
+    export(tmp_path, config)
+    with pytest.raises(UserError, match=r"does not fit the context"):
+        start(with_settings(config, {"model.context_width": 12}), tmp_path)
+    settings = {"start_from": str(tmp_path), "start_from_parts": ("encoder",)}
+    with pytest.raises(UserError, match="random weights"):
+        interpret(AUDIO, with_settings(config, settings))
+    settings = {"model.name": "quick_thoughts", "freeze": ("encoder", "context")}
+    with pytest.raises(UserError, match="no part is left"):
+        interpret(CONTRASTIVE["text"], CONFIGS["text"](**settings))
+
+
+def test_interrupted_first_save_is_no_checkpoint(tmp_path):
+    config = CONFIGS["audio"]()
+    export(tmp_path / "a", config)
+    config = with_settings(config, {"start_from": str(tmp_path / "a")})
+    folder = tmp_path / "b" / "checkpoints"
+    (folder / "4.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert weights.read_start(AUDIO, config, str(tmp_path / "b")) is not None
+    (folder / "4").mkdir()
+    assert weights.read_start(AUDIO, config, str(tmp_path / "b")) is None
 
 
 def test_weights_of_another_stride_are_rejected(tmp_path):

@@ -266,7 +266,7 @@ def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
     files = {
         pathlib.Path(options.phones).stem: options.phones,
         pathlib.Path(options.item_file).name: options.item_file,
-        pathlib.Path(options.file_labels).stem: options.file_labels,
+        pathlib.Path(options.file_labels).name: options.file_labels,
     }
     return {name: root} | {name: (file, *root) for name, file in files.items() if file}
 

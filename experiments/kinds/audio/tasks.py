@@ -128,7 +128,7 @@ def file_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
         counts = f"{len(names):,}, {len(train):,} and {len(parts[1]):,}"
         problem = f"a probe needs 2 labels, 3 training and 1 test recordings (got {counts})"
         raise lacks("files", problem, "label more recordings")
-    name = pathlib.Path(config.data.file_labels).stem
+    name = pathlib.Path(config.data.file_labels).name
     check_trained(config, train, name)
     labels = [
         constant_labels(part, [data.file_labels[one] for one in part.names], names)

@@ -50,6 +50,8 @@ def geometry(config: Config) -> Geometry:
     check_probes(config)
     is_cpc, has_vectors = config.model.name == "cpc", "vectors" in config.probe.features
     reject(config,
+        (not is_cpc and {*config.freeze} >= {"encoder", "context"}, "freeze model.name",
+         "no part is left to train; remove a part"),
         (has_vectors and not config.probe.word_vectors, "probe.features probe.word_vectors",
          "set probe.word_vectors to a file, or remove vectors from probe.features"),
         (is_cpc and config.data.run_sentences <= config.model.num_offsets,
