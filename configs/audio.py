@@ -21,8 +21,8 @@ KEYS = {
         "split": Key("train_clean100", "librispeech_tfds: split to use"),
         "speaker_level": Key(1, "folder: directory level that names the speaker", low=1, high=100),
         "train_list": Key(
-            "", "file of training utterance ids, one per line; without lists, the split is the "
-            "one of the voices or drawn with the seed", is_path=True, sources=RECORDED),
+            "", "file of training utterance ids, one per line; without lists, the voices have a "
+            "fixed split, and other sources a random one", is_path=True, sources=RECORDED),
         "test_list": Key(
             "", "file of test utterance ids, one per line", is_path=True, sources=RECORDED),
         "test_fraction": Key(
@@ -31,8 +31,8 @@ KEYS = {
             "", 'file of phone alignments in lines "utterance-id label ...", one label every 10 ms',
             is_path=True, sources=RECORDED),
         "file_labels": Key(
-            "", "CSV file with lines name,label for the task files; a name may lack folders or the "
-            "ending", is_path=True, sources=RECORDED),
+            "", "CSV file with lines name,label for the task files; names may omit folders and the "
+            "file ending", is_path=True, sources=RECORDED),
         "item_file": Key(
             "", "ZeroSpeech item file with tokens for abx, in addition to tokens of the phones",
             is_path=True, sources=RECORDED),
@@ -45,8 +45,9 @@ KEYS = {
     },
     "augment": {
         "side": Key(
-            "none", "side to augment in training: input of contexts (past), of latents (future), "
-            "of both independently, or none; all but none run the encoder twice per window",
+            "none", "side to augment in training: input of the contexts (past), input of the "
+            "predicted latents (future), both independently, or none; all sides but none encode "
+            "each window twice",
             words=("none", "past", "future", "both")),
         "effects": Key(
             ("pitch", "noise", "reverb"), "effects to apply in sequence; noise adds another "
@@ -108,9 +109,9 @@ KEYS = {
             0.0, "prominence that a peak of change needs to end a segment, or 0 for no segments; "
             "segments predict the next segments", low=0, below=1),
         "segment_offsets": Key(
-            0, "number of segments ahead to predict, besides frames predicted from contexts; with "
-            "0, segments and frames predict only the next one, and frames have no contexts",
-            low=0, high=MAX_OFFSETS),
+            0, "number of segments ahead to predict from contexts of segments, while contexts of "
+            "frames predict frames; with 0, segments and frames predict only the next one, and "
+            "frames have no contexts", low=0, high=MAX_OFFSETS),
         "num_offsets": Key(
             12, "number of latents ahead to predict", low=1, high=MAX_OFFSETS),
         "horizon": Key(
@@ -164,8 +165,8 @@ KEYS = {
             4.0, "training and test minutes per speaker in the speaker probe, or 0 for all", low=0
         ),
         "lose_last_frame": Key(
-            False, "abx: drop the last frame of each token, as Libri-light and published errors do"
-        ),
+            False, "abx: whether to drop the last frame of each token, as in Libri-light and in "
+            "published errors"),
         "num_units": Key(
             100, "units: number of k-means clusters, usually 50 to 500", low=2, high=5000),
         "layer_decay": Key(

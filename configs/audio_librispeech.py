@@ -15,16 +15,17 @@ prepare train-clean-100 once with tfds and TensorFlow:
 and set --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_datasets.
 
 The paper trains on 8 GPUs with 8 windows each, with Adam at 2e-4, for about 300,000 steps. It
-reports 64.6 % for phones (72.5 % with one hidden layer) and 97.4 % for speakers. We have not run
-this config, for lack of the data. It ran for 20 steps on a CPU with 128 recordings in the same
-layout. An H200 trained a network with these sizes, this batch and cosine scores on other recordings
-at 142 steps per second (docs/results/speed.md).
+reports 64.6 % for phones (72.5 % with one hidden layer) and 97.4 % for speakers. For lack of the
+data, this config has only run for 20 steps on a CPU, with 128 recordings in the same layout. An
+H200 trained a network with these sizes, this batch and cosine scores on other recordings at 142
+steps per second (docs/results/speed.md).
 
 On one GPU (pip install 'cpc-jax[cuda]'), add --device gpu, which fails without a GPU instead of
 training on the CPU, and for speed --config.model.dtype=bfloat16. The negatives remain those of 8
-devices. To save memory, --config.optim.accumulate=2, 4 or 8 leaves the loss unchanged. A smaller
-batch has fewer negatives, and with a batch of 8 each window has only its own. To test everything
-first, set --config.num_steps=200 --config.optim.warmup_steps=20 --config.probe.hours=0.5.
+devices. To save memory, set --config.optim.accumulate to 2, 4 or 8, which does not change the loss.
+A smaller batch has fewer negatives, and with a batch of 8 each window has only its own. To test
+everything first, set --config.num_steps=200 --config.optim.warmup_steps=20
+--config.probe.hours=0.5.
 
 For Table 2, set --config.model.num_offsets to 2, 4, 8, 12 or 16, --config.data.one_speaker=True for
 same speaker, and --config.negatives.rule to excluding_sequence or own_sequence.

@@ -3,7 +3,7 @@
     cpc train --config audio_synthetic --workdir runs/synthetic
 
 Used for tests and to check the tracker. The report shows the exact information next to the bound,
-which is expected just below it at every offset. Takes 102 s on 2 shared CPU cores.
+which should be just below it at every offset. A run takes 102 s on 2 shared CPU cores.
 """
 
 from configs import audio

@@ -2,9 +2,10 @@
 
 cpc train --config audio_voices_augmented --workdir runs/augmented
 
-Pitch and artificial reverberation, as in CPC2 (Kharitonov et al. 2020), which reports a relative
-ABX error reduction of 18 to 22 % on LibriSpeech-100. For a first look, see docs/results/family.md.
-The sweep that compares sides and effects over seeds is in docs/augmentation.md.
+The effects are pitch shifts and artificial reverberation, as in CPC2 (Kharitonov et al. 2020),
+which reports a relative ABX error reduction of 18 to 22 % on LibriSpeech-100. For a first look, see
+docs/results/family.md. The sweep that compares sides and effects over seeds is in
+docs/augmentation.md.
 """
 
 from configs import audio_voices

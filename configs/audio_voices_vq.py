@@ -5,11 +5,12 @@ cpc train --config audio_voices_vq --workdir runs/voices_vq
 The paper reports an ABX error of 13.4 % for the codes at 421 bits per second on ZeroSpeech 2019
 English. As in the paper, there are 512 codes of 64 dimensions, 17 negatives from other windows of
 the speaker, 12 offsets (the paper's code trains 6 of them), commitment 0.25 and learning rate 4e-4.
-Here, the encoder is the demo's, there is a latent every 10 ms instead of 20, a batch has 8 windows
-of one speaker instead of 8 speakers, scores are cosines over a temperature instead of dot products,
-codes average over some 100 batches instead of 1,000, unused codes restart, since a few codes would
-otherwise take all latents, and training takes 3,000 steps with a warm-up of 100 instead of 22,000
-epochs.
+
+Differences from the paper: the encoder is the demo's, with a latent every 10 ms instead of 20; a
+batch has 8 windows of one speaker instead of 8 speakers; scores are cosines over a temperature
+instead of dot products; codes average over some 100 batches instead of 1,000; unused codes restart,
+since a few codes would otherwise take all latents; and training takes 3,000 steps with a warm-up of
+100 instead of 22,000 epochs.
 """
 
 from configs import audio_voices

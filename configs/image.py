@@ -17,7 +17,7 @@ KEYS = {
         "split": Key("train", "split to train on, without its labels"),
         "probe_split": Key("train", "split to fit probes on"),
         "test_split": Key(
-            "test", "split to test the bound and the probes on, with no image of the other splits"),
+            "test", "split to test the bound and the probes on, without images of other splits"),
         "group_level": Key(
             0, "folder: directory level below path (1 is the split, 2 the class) that names groups "
             "to keep within training or test, such as subjects, or 0 for no groups",

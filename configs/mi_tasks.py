@@ -2,10 +2,9 @@
 
     cpc train --config mi_tasks --workdir runs/tasks
 
-Measured at 4aadb64, this takes 10 minutes on 2 slow, shared CPU cores. Mean distance from the truth
-over the tasks: InfoNCE 0.23 nats, NWJ 0.23, Donsker-Varadhan 0.23, SMILE 0.28, JS 0.28, KSG 0.28
-(within 0.1 in one dimension, 0.9 too low on two pairs among 25), CCA 0.17 (it finds nothing on
-asinh Student).
+This takes 10 minutes on 2 slow, shared CPU cores. Mean distance from the truth over the tasks:
+InfoNCE 0.23 nats, NWJ 0.23, Donsker-Varadhan 0.23, SMILE 0.28, JS 0.28, KSG 0.28 (within 0.1 in one
+dimension, 0.9 too low on two pairs among 25), CCA 0.17 (it finds nothing on asinh Student).
 
 The suite's protocol, for a GPU or a patient CPU:
 

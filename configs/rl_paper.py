@@ -4,9 +4,9 @@
     cpc train --config rl_paper --workdir runs/paper-agent
 
 The paper's DeepMind Lab levels are not in JAX. Here, the agent plays Craftax-Classic from pixels,
-whose episodes are as long, in unrolls of 100 steps. The paper uses the baseline's network and
-samples the learning rate, the entropy weight and RMSProp's epsilon at random, so we choose widths
-and values. For lack of a GPU, only a small version ran, on the T-maze.
+whose episodes have the same length, in unrolls of 100 steps. The paper uses the baseline's network
+and samples the learning rate, the entropy weight and RMSProp's epsilon at random, so we choose the
+widths and these values. For lack of a GPU, only a small version ran, on the T-maze.
 """
 
 from configs import rl_craftax

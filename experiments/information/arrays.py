@@ -156,7 +156,7 @@ def common_direction(
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
-    """Return remarks on signs of dependent rows, as intervals and nulls need independent ones."""
+    """Return remarks on signs of dependent rows, since intervals and nulls assume independence."""
     remarks = []
     for name, z in (("x", x), ("y", y)):
         z = (z - z.mean(0)) / z.std(0)

@@ -327,7 +327,7 @@ def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> l
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
-    """Return a clause on the estimate nearest its ceiling, or "" if all are far below theirs."""
+    """Return a clause on the estimate nearest its ceiling, or "" if none is near its ceiling."""
     near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
     if not near:
         return ""

@@ -55,14 +55,14 @@ class Reading(NamedTuple):
 
 
 def student(values: np.ndarray, prediction: bool = False) -> Interval:
-    """Return the mean of values with its Student interval, or another value's if `prediction`."""
+    """Return the mean of values with a Student interval, for a new value if `prediction`."""
     n, mean = len(values), float(values.mean())
     reach = stdtrit(n - 1, 0.975) * values.std(ddof=1) * math.sqrt(1 / n + prediction)
     return Interval(mean, mean - float(reach), mean + float(reach))
 
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
-    """Return all estimators' readings, of which the best critic's include a null and a line."""
+    """Return the readings of all estimators, with a null and a line for the best critic."""
     sizes, full = plan(len(pairs.x), config), {}
     conditional = ["conditional"] if "club" in config.estimators else []
     for critic in [*config.critics, *conditional]:

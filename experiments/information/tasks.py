@@ -39,7 +39,7 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
 
 
 def check(config: Config) -> None:
-    """Validate `num_samples`, whose held-out quarter must fill a batch, and `tasks`."""
+    """Validate `tasks`, and `num_samples`, a quarter of which must fill a batch."""
     if config.num_samples // 4 < config.batch_size:
         raise UserError(
             f"num_samples must be at least 4 batches of {config.batch_size} (got "

@@ -247,7 +247,7 @@ class Kind(NamedTuple):
     """A kind of data: its cells' base configs, and descriptions of its steps."""
 
     base: Any
-    """The config module below the paper's scale, which audio data select instead."""
+    """The config module below the paper's scale, or None if the audio data select it."""
     paper: Any
     """The config module at the paper's scale, whose docstring describes the data."""
     describe: Callable[[Config], str]

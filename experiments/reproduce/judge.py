@@ -4,9 +4,9 @@ r"""Probe the weights that `cpc reproduce.train` exported, and write a page of v
     cpc reproduce.judge --workdir runs/long --audio "probe.features=('c',)"
 
 Runs without a GPU. Each exported step of a cell is evaluated by ABX and the probes of `cpc
-reproduce`, except the supervised network, which does not depend on the weights. --audio sets keys
-of data and probes, for weights trained on another copy of the recordings, whose names and split
-must be equal. Writes the page of `cpc reproduce`, and exports.csv with every score of c by step.
+reproduce`, except the supervised network, which does not depend on the weights. --audio sets data
+and probe keys, such as another location of the recordings; their names and split must be those of
+the training. Writes the page of `cpc reproduce`, and exports.csv with every score of c by step.
 Repeat the command to resume.
 """
 

@@ -109,9 +109,9 @@ def mean_percent(scores: Frame) -> Difference:
 
 
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
-    """Return how far scores `ours` exceed `theirs` in points, and the number of seeds.
+    """Return the difference of `ours` minus `theirs` in points, and the number of seeds.
 
-    The difference is that of `cpc.results.compare.lead`. If it has none, returns (UNKNOWN, 0).
+    Returns (UNKNOWN, 0) if `cpc.results.compare.lead` returns None.
     """
     a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
     over = lead_by_seed(a, b)
