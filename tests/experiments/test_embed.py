@@ -234,8 +234,8 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("match", "arguments"), [
-    ("--workdir, --input and --output", (None, "in", "out.npz")),
-    (r"config\.json", ("run", "in", "out.npz")),
+    ("--input and --output", (None, "in", "out.npz")),
+    ("not a folder", ("run", "in", "out.npz")),
     ("quantized", ("model", "in", "out.npz", "codes")),
     (r"z1, .*, z5, z, c1, c.*'z6'", ("model", "in", "out.npz", "z6")),
     (r"a\.txt.*wav", ("model", "a.txt", "out.npz", "z1,c")),
