@@ -76,7 +76,7 @@ def test_short_run_on_voices(tmp_path):
         "data.window_samples": 2560, "model.width": 16, "model.context_width": 16,
         "model.num_offsets": 4, "evaluate.num_windows": 16, "num_steps": 60, "log_every": 20,
         "eval_every": 60, "save_every": 60, "optim.warmup_steps": 5, "optim.learning_rate": 1e-2,
-        "probe.hours": 0.05, "probe.tasks": "('phones',)", "probe.features": "('c','mfcc')",
+        "probe.hours": 0.01, "probe.tasks": "('phones',)", "probe.features": "('c','mfcc')",
     }  # fmt: skip
     flags = ("--config", "configs/audio_voices.py", *flags_of(settings))
     done = commands.run("experiments.train", *flags, "--workdir", tmp_path / "run")
@@ -84,7 +84,7 @@ def test_short_run_on_voices(tmp_path):
     phones = [score for score in read_scores(tmp_path / "run") if score.task == "phones"]
     assert {score.data for score in phones} == {"festvox_ru", "asterisk_en"}
     mfcc = next(s for s in phones if s.features == "mfcc" and s.data == "festvox_ru")
-    assert mfcc.value == pytest.approx(0.576, abs=0.02)
+    assert mfcc.value == pytest.approx(0.481, abs=0.02)
     losses = [r["loss"] for r in untimed_records(tmp_path / "run") if r["split"] == "train"]
     assert losses[-1] < 4 * np.log(8 * 16)
 

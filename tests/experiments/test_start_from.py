@@ -37,7 +37,7 @@ def export(path, config, **changes):
     """Save the untrained model of a config in a folder, and return its arrays by name."""
     kind = CONTRASTIVE[config.kind]
     module, given = kind.build_model(config).module, kind.describe_input(config)
-    variables = module.init(jax.random.key(7), jnp.zeros((1, *given["shape"])))
+    variables = jax.jit(module.init)(jax.random.key(7), jnp.zeros((1, *given["shape"])))
     models.save(path, models.Pretrained(module, variables, given | changes))
     return {name: np.asarray(x) for name, x in flatten_dict(variables, sep="/").items()}
 
@@ -158,22 +158,23 @@ def named(tree):
 
 
 def test_run_continues_without_the_weights_that_it_started_from(tmp_path, capsys):
-    settings = {"evaluate.num_windows": 0, "optim.schedule": "constant"}
+    settings = {
+        "evaluate.num_windows": 0, "optim.schedule": "constant", "num_steps": 2,
+        "start_from": str(tmp_path / "a"), "freeze": ("encoder",),
+    }  # fmt: skip
     config = with_settings(CONFIGS["audio"](), settings)
-    run(config, str(tmp_path / "a"))
-    config = with_settings(
-        config, {"start_from": str(tmp_path / "a"), "freeze": ("encoder",), "num_steps": 2}
-    )
+    arrays = export(tmp_path / "a", config)
     run(config, str(tmp_path / "b"))
     record = read_json(tmp_path / "b" / "start_from.json")
-    assert (record["step"], record["initialized"]) == (4, [])
+    assert (record["source"], record["initialized"]) == (str(tmp_path / "a"), [])
     assert record["digest"] in (tmp_path / "b" / "exported" / "README.md").read_text()
     assert record["digest"] in (tmp_path / "b" / "report.html").read_text()
     (tmp_path / "a").rename(tmp_path / "moved")
     run(with_settings(config, {"num_steps": 4}), str(tmp_path / "b"))
     assert "resuming from step 2" in capsys.readouterr().out
-    a, b = (take_model(tmp_path / name, None).variables["params"] for name in ("moved", "b"))
-    jax.tree.map(np.testing.assert_array_equal, a["encoder"], b["encoder"])
+    trained = flatten_dict(take_model(tmp_path / "b", None).variables, sep="/")
+    is_same = {name: np.array_equal(trained[name], array) for name, array in arrays.items()}
+    assert {name for name, same in is_same.items() if same} == {n for n in arrays if "encoder" in n}
     with pytest.raises(UserError, match="is not a folder"):
         run(config, str(tmp_path / "c"))
     assert not (tmp_path / "c").exists()

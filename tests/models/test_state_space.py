@@ -28,7 +28,7 @@ def loop(params, u, start):
 def test_recurrence_equals_a_loop_from_any_state(parallel):
     params, u = init_state_space(jax.random.key(0), WIDTH), noise(3, LENGTH, WIDTH)
     start = jax.lax.complex(noise(3, WIDTH, seed=1), noise(3, WIDTH, seed=2))
-    y, x = apply_state_space(params, u, start, parallel)
+    y, x = jax.jit(apply_state_space, static_argnums=3)(params, u, start, parallel)
     for found, wanted in zip((y, x), loop(params, u, start), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
@@ -54,7 +54,7 @@ def test_eigenvalues_start_on_the_ring_and_states_keep_their_variance():
     assert RING[0] <= radii.min() < 0.905
     assert 0.997 < radii.max() <= RING[1]
     short = init_state_space(jax.random.key(1), 64)
-    _, x = apply_state_space(short, noise(16, 4000, 64))
+    _, x = jax.jit(apply_state_space)(short, noise(16, 4000, 64))
     by_radius = np.mean(np.abs(x) ** 2, axis=0)
     slow = np.argsort(short["nu"])[:32]
     assert by_radius[slow].mean() == pytest.approx(by_radius.mean(), rel=0.3)
