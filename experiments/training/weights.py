@@ -1,4 +1,4 @@
-"""Weights of trained models: those of a run, and those that a run starts from."""
+"""Reading the weights of trained models, and starting a run from given weights."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -31,7 +31,8 @@ class Start(NamedTuple):
     arrays: dict[str, np.ndarray]
     """Arrays that fit the run's model, by name."""
     record: dict[str, Any]
-    """The source, its step and digest, the names taken, and a sentence for each that is not."""
+    """JSON data: the source, its step and digest, the arrays taken, the arrays that do not fit, and
+    the fields in which the models differ."""
     words: str | None = None
     """Words of the source's vocabulary, separated by spaces, if it has one."""
 
@@ -62,10 +63,7 @@ def take_model(
 
 
 def read_start(kind: Contrastive, config: Config, workdir: str | None) -> Start | None:
-    """Read the weights that a run starts from, or return None if it has none or has begun.
-
-    A run that has a checkpoint no longer depends on them.
-    """
+    """Read the weights in `start_from`; return None if it is empty or if there is a checkpoint."""
     if not config.start_from:
         return None
     saved = pathlib.Path(workdir).expanduser().glob("checkpoints/*") if workdir else ()
@@ -167,9 +165,9 @@ def differing_fields(theirs: Any, own: Any) -> list[str]:
 
 
 def merge(variables: PyTree, start: Start, own_words: str | None) -> PyTree:
-    """Replace a model's initial variables by those that it starts from.
+    """Replace a model's initial variables by the weights to start from.
 
-    Words have rows of their own vocabulary; rows of words that the source lacks keep their values.
+    Rows of embeddings are matched by word. Words that the source lacks keep their initial rows.
     """
     own: Any = flatten_dict(variables, sep="/")
     flat = {**own, **start.arrays}
@@ -184,9 +182,9 @@ def merge(variables: PyTree, start: Start, own_words: str | None) -> PyTree:
 
 
 def record_start(folder: pathlib.Path, start: Start) -> None:
-    """Record what a run starts from, and print it.
+    """Record the weights that a run starts from, and print a summary.
 
-    Raises UserError if the weights differ from those that the run started from before.
+    Raises UserError if an earlier start of the run recorded other weights.
     """
     record, before = start.record, read_object(folder / START, [])
     if before and before["digest"] != record["digest"]:
@@ -204,7 +202,7 @@ def record_start(folder: pathlib.Path, start: Start) -> None:
 
 
 def start_sentences(folder: pathlib.Path) -> list[str]:
-    """Return sentences on what a run started from, or [] if it started from random weights."""
+    """Describe the weights that a run started from; return [] if they were random."""
     record = read_object(folder / START, [])
     if not record:
         return []
