@@ -7,7 +7,15 @@ import pytest
 
 from cpc.files import read_json, write_sealed
 from cpc.results import paired_difference
-from cpc.results.compare import compare, difference, group_by_seed, information, is_better, lead
+from cpc.results.compare import (
+    as_student,
+    compare,
+    difference,
+    group_by_seed,
+    information,
+    is_better,
+    lead,
+)
 from cpc.results.run import evaluations, last_evaluation, read_run
 from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
@@ -243,6 +251,19 @@ def test_intervals_of_differences():
         assert found.value == pytest.approx(1.0 if pair is single else 0.4)
         assert np.isnan([found.low, found.high]).all()
         assert is_better(found.low, found.high, higher_is_better=True) is None
+
+
+def test_samples_with_one_counted_item_are_in_the_interval():
+    """One of four items differs; each sample of 40 items has about four of them, at times one."""
+    sums, counts = np.zeros((2, 40)), np.zeros(40)
+    counts[:4], sums[0, 0] = 1, 1
+    found = difference(
+        *(
+            PHONES._replace(value=each.sum() / 4, outcomes=Outcomes(each, counts, "x"))
+            for each in sums
+        )
+    )
+    assert found.high == as_student(0.25, 0, 1, 4)[1]
 
 
 def test_digest_depends_on_values_and_order():

@@ -12,11 +12,11 @@ from cpc.evaluate import (
     equal_error_rate,
     fit_layer_weights,
     fit_units,
+    layer_weights,
     unit_posteriors,
     unit_scores,
     verification_score,
 )
-from cpc.evaluate.layer_weights import L2
 from cpc.evaluate.units import drop_repeats
 from cpc.types import UserError
 
@@ -133,8 +133,10 @@ def test_verification_ranks_cosines_of_all_pairs():
     assert other.value == pytest.approx(found[2].value)
 
 
-def test_layer_weights_are_those_of_a_joint_fit_in_float64():
-    """Unlabelled frames and a column of padding have no effect."""
+def test_layer_weights_are_those_of_a_joint_fit_in_float64(monkeypatch):
+    """Unlabelled frames and a column of padding have no effect, and a strong penalty has one."""
+    penalty = 0.1
+    monkeypatch.setattr(layer_weights, "L2", penalty)
     labels, means = RNG.integers(0, 3, 600), RNG.normal(size=(3, 4))
     layers = np.stack([means[labels] + s * RNG.normal(size=(600, 4)) for s in (1, 2, 9)], axis=1)
     std = layers.std(axis=0)
@@ -149,7 +151,7 @@ def test_layer_weights_are_those_of_a_joint_fit_in_float64():
         weight, bias, logits = np.split(unknowns, [12, 15])
         total = np.einsum("nld,l->nd", x, scipy.special.softmax(logits))
         log_p = scipy.special.log_softmax(total @ weight.reshape(4, 3) + bias, axis=1)
-        return -log_p[np.arange(600), labels].mean() + L2 / 2 * np.square(weight).sum()
+        return -log_p[np.arange(600), labels].mean() + penalty / 2 * np.square(weight).sum()
 
     joint = scipy.optimize.minimize(loss, np.zeros(18), options={"maxiter": 500})
     np.testing.assert_allclose(weights, scipy.special.softmax(joint.x[15:]), atol=0.03)

@@ -202,6 +202,7 @@ def test_truncated_and_skipped_text_is_reported(tmp_path, monkeypatch):
     folder, draw, said = tmp_path / "texts", np.random.default_rng(0), []
     folder.mkdir()
     lines = [" ".join(f"w{n}" for n in draw.integers(0, 20, 40)) for _ in range(120)]
+    lines[5::10] = lines[5:6] * 12  # the same sentence in each block, so also in the test text
     for name, content in (("a.txt", "\n".join(lines)), ("f.txt", "w1 w2 w3"), ("g.epub", "")):
         (folder / name).write_text(content)
     settings = {"data.source": "files", "data.path": str(folder), "data.form": "lines"}
@@ -210,7 +211,7 @@ def test_truncated_and_skipped_text_is_reported(tmp_path, monkeypatch):
     for part in ("3,600 of 4,803 words (75.0 %)", "1 of 121 sentences", "(g.epub)"):
         assert part in line
     names = [name.rpartition("/")[2] for name, _ in made.skipped]
-    assert names == ["g.epub", "data.max_words", "documents"]
+    assert names == ["g.epub", "data.max_words", "documents", "data.test_fraction"]
 
 
 def test_prepared_texts_are_read_in_both_kinds(tmp_path, monkeypatch):

@@ -285,6 +285,7 @@ def test_invalid_arguments_are_named(unchecked):
         ({"where_anchors": jnp.ones(len(q))}, "where_anchors .*got float32"),
         ({"anchors": candidates}, "sequence of anchors .*got shape"),
         ({"keys": k[:, :4]}, r"keys .*got shape \(30, 4\)"),
+        ({"queries": q[:, None]}, r"queries .*got shape \(\d+, 1, 5\)"),
     ):
         with pytest.raises(UserError, match=match):
             streaming_info_nce(**right | {"rule": negatives.batch, "offset": 1} | options)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import queue
 import select
 import signal
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import types
 
 import jax
 import linear_run
@@ -273,6 +275,21 @@ def test_loop_reports_steps_waits_and_pauses(tmp_path, monkeypatch):
     # Evaluation at 10 and 20, a save at 18, both at the end.
     busy = [i for i, word in enumerate(said) if word[1] == "busy"]
     assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
+
+
+def test_longest_step_excludes_compilation_and_evaluations(monkeypatch):
+    watchdog = types.SimpleNamespace(state="busy 0", longest=0.0, arrived=math.inf)
+    monkeypatch.setattr(distributed, "_watchdogs", [watchdog])
+    times, found = iter([5, 90, 93, 95, 600, 601]), []
+    monkeypatch.setattr(distributed.time, "monotonic", lambda: next(times))
+    for step, num_waits in ((8, 0), (16, 1), (24, 2), (32, 3), (None, 0), (40, 4), (48, 5)):
+        if step is None:
+            distributed.report_busy(32)
+        else:
+            distributed.report_step(step, num_waits)
+        found.append((watchdog.state, watchdog.longest))
+    states = ("busy 0", "busy 0", "at 24", "at 32", "busy 32", "at 40", "at 48")
+    assert found == list(zip(states, (0, 0, 3, 3, 3, 3, 3), strict=True))
 
 
 def start_python(*words):
