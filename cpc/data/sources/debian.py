@@ -94,6 +94,7 @@ def laying_out(
         write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
         made_from = {one.name: sha256 for one, (_, sha256) in zip(packages, sums, strict=True)}
         write_sealed(part / "stamp.json", {"archives": {**others, **made_from}})
+        os.sync()  # so that a power failure cannot leave empty files below a valid stamp
     log(f"{what}: prepared in {folder}")
 
 

@@ -9,6 +9,7 @@ Across packages, the speaker is confounded with language and microphone. Only `f
 """
 
 import gzip
+import io
 import itertools
 import json
 import os
@@ -191,7 +192,7 @@ def decode(path: Path) -> Int[np.ndarray, " s"]:
         data = path.read_bytes()
         return np.asarray(G722.G722(SAMPLE_RATE_HZ, 64_000).decode(data) if data else [], np.int16)
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    mono = samples.mean(axis=1)
+    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
     if rate != SAMPLE_RATE_HZ:
         mono = soxr.resample(mono, rate, SAMPLE_RATE_HZ)
     # Vorbis decodes beyond full scale, which would overflow int16.
@@ -291,7 +292,10 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
             return 0.0, f"does not decode: {error.error_string}"
         if reason := reason_to_drop(samples):
             return 0.0, reason
-        soundfile.write(job.path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
+        # Through memory, because soundfile would sync each of the thousands of files to disk.
+        buffer = io.BytesIO()
+        soundfile.write(buffer, samples, SAMPLE_RATE_HZ, format="FLAC", subtype="PCM_16")
+        job.path.write_bytes(buffer.getvalue())
         return len(samples) / SAMPLE_RATE_HZ, None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
