@@ -60,14 +60,16 @@ clean:
 	rm -rf .venv .cache .pytest_cache .ruff_cache *.egg-info build dist
 
 .venv/demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e .
+	$(BIN)/python -m pip install -qq --no-compile -e .
 	@touch $@
 
 .venv/dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e '.[dev,docs]'
+	$(BIN)/python -m pip install -qq --no-compile -e '.[dev,docs]'
 	@touch $@ .venv/demo
 
+# A new pip, because the pip of Python 3.11 takes a minute longer to choose versions.
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python of at least 3.11 with venv was found: \
 	install one (on Debian and Ubuntu: python3 and python3-venv), or run make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --upgrade pip
