@@ -35,6 +35,11 @@ INDIRECT = {"audit", "begin", "make_environment", "predict", "roll_out", "side_b
 #: Functions whose results have the dtype of their inputs.
 SELECT = {"hardest", "mix_keys", "percentile_ring", "semi_hard", "uniform_draws", "uniform_subset",
           "with_zero", "push", "adam_cosine", "paper_sgd", "frame_distances"}  # fmt: skip
+#: Functions that take over a second each, and most of the time of all.
+SLOW = {"cpc_loss", "acpc_loss", "streaming_info_nce", "debiased", "audit_rule", "audit_sampler",
+        "fit_lbfgs_probe", "solve_temperature", "fit_layer_weights", "audit_queue",
+        "beyond_normal", "fit_probes", "aligned_losses", "bound_over_sequences",
+        "candidate_sampling"}  # fmt: skip
 #: Sizes of axes by their name in annotations; 4 for others.
 SIZES = {"m": 5, "n": 24, "p": 2, "k": 2, "d": 3, "_": 3, "t": 6, "a": 6, "h": 6, "s": 1600, "2": 2}
 LABELS = np.arange(24) // 2 % 3
@@ -253,7 +258,10 @@ def run(name, x):
     return "".join(bits.split()), [*arrays, *map(np.asarray, host)]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name.rpartition(".")[2] in SLOW))
+    for name in FUNCTIONS
+])  # fmt: skip
 def test_x64_has_no_effect(name, x64):
     """With float64 inputs dtypes equal those of float32; selecting functions get float32."""
     bits, want = run(name, draw(name, jnp.float32))
