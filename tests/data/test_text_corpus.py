@@ -384,5 +384,5 @@ def test_windows_of_large_texts_are_sampled(monkeypatch):
     assert set(some) < set(every)
     assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
     monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)
-    found = pack.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
+    found = pack.find_copied_documents([text[:9000], text])
     assert set(found) == {0}
