@@ -151,7 +151,7 @@ def test_a_pack_in_a_cache_that_is_read_only_is_used(tmp_path, monkeypatch):
             lock.unlink()
     assert sum("packing" in line for line in said) == 1
     write(folder, b="three")
-    with pytest.raises(UserError, match=r"cannot write the pack .* Read-only file system"):
+    with pytest.raises(UserError, match=r"cannot prepare texts-.* Read-only file system"):
         read_text_folder(folder, packs, said.append)
 
 

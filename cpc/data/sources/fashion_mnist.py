@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from cpc.data.cache import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr, preparing
 from cpc.data.images import Images
-from cpc.data.sources.debian import Package, laying_out, preparing
+from cpc.data.sources.debian import Package, laying_out
 from cpc.types import UserError
 
 PACKAGE = Package(

@@ -25,9 +25,9 @@ import soundfile
 import soxr
 from jaxtyping import Int
 
-from cpc.data.cache import Log, cache_dir, log_to_stderr
+from cpc.data.cache import Log, cache_dir, log_to_stderr, preparing
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
+from cpc.data.sources.debian import Package, laying_out, read_stamp
 from cpc.files import file_sha256
 
 PACKAGES = (

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from cpc.data.cache import Log
-from cpc.data.sources.debian import one_process
+from cpc.data.cache import Log, preparing
 from cpc.data.text.corpus import (
     Corpus,
     Vocabulary,
@@ -95,14 +94,10 @@ def read_text_folder(
     settings = json.dumps([VERSION, str(path.resolve()), options])
     key = digest_files((file.resolve() for file in found.files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with one_process(out / f"{folder.name}.lock", log):
-            if not is_whole(folder, key):
-                with replacing_folder(folder) as part:
-                    write_pack(part, path, found, key, options, log)
-    except OSError as error:
-        raise UserError(f"cannot write the pack {folder}: {error}") from error
+    with preparing(folder.name, log, out):
+        if not is_whole(folder, key):
+            with replacing_folder(folder) as part:
+                write_pack(part, path, found, key, options, log)
     corpus = open_pack(folder)
     return corpus._replace(skipped=[*found.unreadable, *corpus.skipped, *found.left_out])
 
