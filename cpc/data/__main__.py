@@ -59,7 +59,7 @@ def print_voices() -> None:
 def print_fashion_mnist() -> None:
     """Print the number of images per class and split."""
     folder, splits = prepare_fashion_mnist(), load_fashion_mnist()
-    counts = {split: np.bincount(images.labels) for split, images in splits.items()}
+    counts = {split: np.bincount(images.labels, minlength=10) for split, images in splits.items()}
     table = pd.DataFrame(counts, index=pd.Index(CLASS_NAMES))
     table.loc["all"] = table.sum()
     print(f"{table}\n{folder}")
