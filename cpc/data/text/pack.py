@@ -108,7 +108,14 @@ def write_pack(
     """Write the tokens, bounds, vocabulary and sealed index of a pack into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    documents, skipped = read_documents(found.files, ids, options, log)
+    is_end = bytearray()  # whether each id is a sentence end instead of a word
+    documents, skipped = [], []
+    for file in found.files:
+        try:
+            documents.append(read_document(file, ids, is_end, options))
+        except (UserError, OSError) as error:
+            skipped.append((printable(file), str(error)))
+            log(f"skipped: {error}")
     damaged = [*found.unreadable, *skipped]
     total = len(found.files) + len(found.unreadable)
     max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
@@ -122,9 +129,9 @@ def write_pack(
     if (number := len(vocabulary.words) - 1) < 2:
         problem = f"vocabulary of {printable(path)} is too small (got {number} words)"
         raise UserError(f"{problem}: add more text or lower min_count")
-    with (folder / TOKENS).open("wb") as file:
+    with (folder / TOKENS).open("wb") as stream:
         for document in documents:
-            rank[document.tokens].tofile(file)
+            rank[document.tokens].tofile(stream)
     shifts = np.cumsum([0, *(len(one.tokens) for one in documents)])
     starts = [one.starts + shift for one, shift in zip(documents, shifts, strict=False)]
     np.concatenate([*starts, shifts[-1:]]).tofile(folder / SENTENCES)
@@ -144,21 +151,6 @@ class Document(NamedTuple):
     file: Path
     tokens: np.ndarray
     starts: np.ndarray
-
-
-def read_documents(
-    files: Sequence[Path], ids: defaultdict[str, int], options: dict[str, Any], log: Log
-) -> tuple[list[Document], list[Skipped]]:
-    """Read files, adding their words to `ids`, and return documents and skipped files."""
-    is_end = bytearray()  # whether each id is a sentence end instead of a word
-    documents, skipped = [], []
-    for file in files:
-        try:
-            documents.append(read_document(file, ids, is_end, options))
-        except (UserError, OSError) as error:
-            skipped.append((printable(file), str(error)))
-            log(f"skipped: {error}")
-    return documents, skipped
 
 
 def leave_out_copies(documents: list[Document]) -> tuple[list[Document], list[Skipped]]:
