@@ -47,7 +47,7 @@ KEYS = {
             "latents (future), or both independently; this encodes each window twice",
             words=("none", "past", "future", "both")),
         "effects": Key(
-            ("pitch", "noise", "reverb"), "effects in sequence; noise is another window",
+            ("pitch", "noise", "reverb"), "effects in sequence; noise is a window of the batch",
             words=("pitch", "noise", "reverb", "band_reject", "dropout")),
         "pitch_cents": Key(300.0, "pitch: largest shift in cents, up or down", above=0, high=1200),
         "snr_low_db": Key(5.0, "noise: lowest signal-to-noise ratio"),

@@ -63,7 +63,7 @@ KEYS = {
             3, "number of layers in the context network", low=1, high=MAX_LAYERS),
         "directions": Key(
             ("down", "up"), "directions, each with its own context network and predictor; the "
-            "paper's down costs c's probe 2 points (docs/results/images.md)",
+            "paper's choice, down, costs c's probe 2 points (docs/results/images.md)",
             words=("down", "up", "right", "left")),
         "modules": Key(
             1, "number of modules (groups of stages, contexts) with separate losses and no "
