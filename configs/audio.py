@@ -21,8 +21,8 @@ KEYS = {
         "split": Key("train_clean100", "librispeech_tfds: split to use"),
         "speaker_level": Key(1, "folder: directory level that names the speaker", low=1, high=100),
         "train_list": Key(
-            "", "file of training utterance ids, one per line; without lists, the voices have a "
-            "fixed split, and other sources a random one", is_path=True, sources=RECORDED),
+            "", "file of training utterance ids, one per line; without lists, the split is fixed "
+            "for the voices, otherwise random", is_path=True, sources=RECORDED),
         "test_list": Key(
             "", "file of test utterance ids, one per line", is_path=True, sources=RECORDED),
         "test_fraction": Key(
@@ -31,33 +31,28 @@ KEYS = {
             "", 'file of phone alignments in lines "utterance-id label ...", one label every 10 ms',
             is_path=True, sources=RECORDED),
         "file_labels": Key(
-            "", "CSV file with lines name,label for the task files; names may omit folders and the "
-            "file ending", is_path=True, sources=RECORDED),
-        "item_file": Key(
-            "", "ZeroSpeech item file with tokens for abx, in addition to tokens of the phones",
+            "", "CSV file of lines name,label for the task files; folders and suffix are optional",
             is_path=True, sources=RECORDED),
+        "item_file": Key(
+            "", "ZeroSpeech item file with more tokens for abx", is_path=True, sources=RECORDED),
         "window_samples": Key(
-            20480, "length of a training sequence (20480 samples are 1.28 s or 128 latents); "
-            "shorter clips are padded and masked", low=1, high=2**26),
-        "one_speaker": Key(
-            False, "whether each batch has a single speaker, as in the paper's Table 2"),
+            20480, "length of a training sequence (20480: 1.28 s, 128 latents); pads shorter clips",
+            low=1, high=2**26),
+        "one_speaker": Key(False, "whether each batch has a single speaker (the paper's Table 2)"),
         **with_defaults(defaults.INPUT, batch_size=8),
     },
     "augment": {
         "side": Key(
-            "none", "side to augment in training: input of the contexts (past), input of the "
-            "predicted latents (future), both independently, or none; all sides but none encode "
-            "each window twice",
+            "none", "input to augment in training: of the contexts (past), of the predicted "
+            "latents (future), or both independently; this encodes each window twice",
             words=("none", "past", "future", "both")),
         "effects": Key(
-            ("pitch", "noise", "reverb"), "effects to apply in sequence; noise adds another "
-            "window of the batch", words=("pitch", "noise", "reverb", "band_reject", "dropout")),
+            ("pitch", "noise", "reverb"), "effects in sequence; noise is a window of the batch",
+            words=("pitch", "noise", "reverb", "band_reject", "dropout")),
         "pitch_cents": Key(300.0, "pitch: largest shift in cents, up or down", above=0, high=1200),
         "snr_low_db": Key(5.0, "noise: lowest signal-to-noise ratio"),
         "snr_high_db": Key(20.0, "noise: highest signal-to-noise ratio"),
-        "reverb_seconds": Key(
-            0.5, "reverb: time for a decay by 60 dB in the largest room", above=0, high=10
-        ),
+        "reverb_seconds": Key(0.5, "reverb: longest time of decay by 60 dB", above=0, high=10),
         "band_hz": Key(1000.0, "band_reject: largest width of the band", above=0, high=8000),
         "dropout_ms": Key(50.0, "dropout: longest interval to silence", above=0),
     },
@@ -77,12 +72,10 @@ KEYS = {
             low=0, high=MAX_WIDTH),
         "code_width": Key(64, "width of z with a codebook", low=1, high=MAX_WIDTH),
         "code_decay": Key(
-            0.99, "decay of the codes' running averages, which is 0.999 in VQ-CPC", low=0, below=1
-        ),
+            0.99, "decay of the codes' running averages (VQ-CPC: 0.999)", low=0, below=1),
         "commitment": Key(
             0.25, "weight of the squared distance between latents and their codes", low=0, high=1),
-        "restart_codes": Key(
-            False, "whether rarely used codes are reset to latents of the batch"),
+        "restart_codes": Key(False, "whether rarely used codes are reset to latents of the batch"),
         "context": Key(
             "gru", "context network; the dilation of conv doubles in each layer, and ssm is a "
             "diagonal linear recurrence with a norm and a gate per layer",
@@ -91,32 +84,28 @@ KEYS = {
         "context_layers": Key(
             1, "number of layers in the context network", low=1, high=MAX_LAYERS),
         "context_blocks": Key(
-            1, "gru: number of diagonal blocks in the recurrent weights, or 1 for dense weights",
-            low=1, high=MAX_WIDTH),
+            1, "gru: number of diagonal blocks of the recurrent weights", low=1, high=MAX_WIDTH),
         "predictor": Key(
             "linear", "predictor of latents from c: one matrix W_k per offset as in the paper "
             "(linear), with a bias (affine), on a shared hidden layer (hidden) or Transformer "
             "layer (transformer), or one Transformer layer per offset (transformers)",
             words=("linear", "affine", "hidden", "transformer", "transformers")),
         "directions": Key(
-            ("forward",), "directions of time, each with its own context network and predictor; "
-            "with both directions, c is the concatenation of both contexts",
-            words=("forward", "backward")),
+            ("forward",), "directions of time, each with its own context network and predictor, "
+            "whose contexts are concatenated to c", words=("forward", "backward")),
         "modules": Key(
             1, "number of modules with separate losses and no gradient between them; 1 is the "
             "whole network, and 6 are its five layers and the context", low=1, high=MAX_LAYERS),
         "segment_threshold": Key(
-            0.0, "prominence that a peak of change needs to end a segment, or 0 for no segments; "
-            "segments predict the next segments", low=0, below=1),
+            0.0, "prominence of change that ends a segment, to predict the next segments, or 0 for "
+            "no segments", low=0, below=1),
         "segment_offsets": Key(
             0, "number of segments ahead to predict from contexts of segments, while contexts of "
             "frames predict frames; with 0, segments and frames predict only the next one, and "
             "frames have no contexts", low=0, high=MAX_OFFSETS),
-        "num_offsets": Key(
-            12, "number of latents ahead to predict", low=1, high=MAX_OFFSETS),
+        "num_offsets": Key(12, "number of latents ahead to predict", low=1, high=MAX_OFFSETS),
         "horizon": Key(
-            0, "largest offset in latents, with the other offsets evenly spaced from 1, or 0 to "
-            "predict the next num_offsets latents",
+            0, "largest of the num_offsets offsets, evenly spaced from 1, or 0 for num_offsets",
             low=0, high=MAX_OFFSETS),
         **defaults.PRECISION,
     },
@@ -131,8 +120,7 @@ KEYS = {
     },
     "negatives": {
         **defaults.NEGATIVES,
-        "overlap": Key(
-            False, "whether overlapping windows may contain negatives of each other"),
+        "overlap": Key(False, "whether overlapping windows may have negatives in each other"),
     },
     "optim": defaults.OPTIM,
     "evaluate": {
@@ -155,34 +143,27 @@ KEYS = {
             "learned sum of all layers for phones and speakers (layers), and the network trained "
             "on labels from scratch (supervised) or from the run's weights (tuned)",
             words=("c", "z", "W_1 c", "layers", "mfcc", "mfcc context", "random c", "random z",
-                   "supervised", "tuned"),
-        ),
+                   "supervised", "tuned")),
         "delay": Key(
             0, "delay in latents between a frame and the context c that classifies it",
             low=0, high=MAX_OFFSETS),
         "hours": Key(0.0, "hours of training sound for the phone probe, or 0 for all", low=0),
         "minutes_per_speaker": Key(
-            4.0, "training and test minutes per speaker in the speaker probe, or 0 for all", low=0
-        ),
+            4.0, "training and test minutes per speaker in the speaker probe, or 0 for all", low=0),
         "lose_last_frame": Key(
-            False, "abx: whether to drop the last frame of each token, as in Libri-light and in "
-            "published errors"),
-        "num_units": Key(
-            100, "units: number of k-means clusters, usually 50 to 500", low=2, high=5000),
+            False, "abx: whether to drop each token's last frame, as in Libri-light"),
+        "num_units": Key(100, "units: number of k-means clusters", low=2, high=5000),
         "layer_decay": Key(
             1.0, "tuned: decay factor of the learning rate from each layer to the one below",
             above=0, high=1),
         "ctc_head": Key(
             "linear", "ctc: head, which takes 8 frames every 4 frames", words=("linear", "lstm")),
         "ctc_minutes": Key(
-            (10.0, 30.0, 60.0), "ctc: minutes of labeled sound for each fit, or 0 for all",
-            low=0),
+            (10.0, 30.0, 60.0), "ctc: minutes of labeled sound for each fit, or 0 for all", low=0),
         "ctc_steps": Key(
-            1500, "ctc: maximum number of steps; held-out utterances may stop training earlier",
-            low=1, high=MAX_STEPS),
+            1500, "ctc: maximum number of steps before early stopping", low=1, high=MAX_STEPS),
         "ctc_beam": Key(
-            8, "ctc: beam width for a second error rate, or 1 for only the most likely path",
-            low=1, high=10**4),
+            8, "ctc: beam width for a second error rate, or 1 for none", low=1, high=10**4),
         **with_defaults(defaults.PROBE, hidden_width=64),
     },
 }  # fmt: skip

@@ -22,11 +22,9 @@ LOGGER = Key(
 RUN = {
     "seed": Key(0, "seed of all randomness", low=0, below=2**32),
     "num_steps": Key(1000, "number of parameter updates", low=1, high=MAX_STEPS),
-    "steps_per_launch": Key(
-        1, "number of steps in one launch of the device", low=1, high=1024),
+    "steps_per_launch": Key(1, "number of steps in one launch of the device", low=1, high=1024),
     "log_every": Key(50, "number of steps between training records", low=1),
-    "eval_every": Key(
-        250, "number of steps between evaluations on held-out data, or 0 for none", low=0),
+    "eval_every": Key(250, "number of steps between evaluations, or 0 for none", low=0),
     "save_every": Key(250, "number of steps between checkpoints, or 0 for only the last", low=0),
     "logger": LOGGER,
 }  # fmt: skip
@@ -34,13 +32,12 @@ RUN = {
 #: Weights to start from. The parts are encoder, context and predictor.
 START = {
     "start_from": Key(
-        "", "weights to start from: a run, an exported folder, a repository of the hub, or a "
-        "checkpoint of CPC_audio; empty for random weights", is_path=True),
-    "start_from_step": Key(
-        "", "step of the run in start_from: a number or best; empty for the newest"),
+        "", "weights to start from: a run, exported folder, repository of the hub or checkpoint of "
+        "CPC_audio; empty for random weights", is_path=True),
+    "start_from_step": Key("", "step of the run in start_from, or best; empty for the newest"),
     "start_from_parts": Key(
-        (), "parts to take from start_from, all of whose weights must fit; empty to take every "
-        "weight that fits", words=PARTS),
+        (), "parts of start_from whose weights must all fit; empty to take each weight that fits",
+        words=PARTS),
     "freeze": Key((), "parts whose weights stay fixed", words=PARTS),
 }  # fmt: skip
 
@@ -74,7 +71,7 @@ NEGATIVES = {
         "uniform", "sampler of admitted negatives, which draws at random, selects by score, or "
         "uses all with an additional score of 0", words=tuple(SAMPLERS)),
     "num_sampled": Key(
-        0, "number of negatives per anchor for uniform, hardest, mixed and proposed, or 0 for all",
+        0, "uniform, hardest, mixed, proposed: number of negatives per anchor, or 0 for all",
         low=0, high=2**30),
     "margin": Key(
         1.0, "semi_hard: largest difference between the positive's score and a negative's lower "
@@ -87,20 +84,16 @@ NEGATIVES = {
         "stopped", "proposed: whether the gradient flows through the proposal",
         words=("stopped", "through")),
     "queue": Key(
-        0, "number of latents from earlier batches to use as additional candidates",
-        low=0, high=2**30),
+        0, "number of additional candidates from earlier batches", low=0, high=2**30),
     "momentum": Key(
-        0.0, "decay of a slow copy of the encoder that computes the keys, or 0 for no copy",
-        low=0, below=1),
+        0.0, "decay of a slow encoder that computes the keys, or 0 for none", low=0, below=1),
     "temperature": Key(
-        1.0, "temperature that divides the scores, initially if the temperature is not fixed",
-        above=0),
+        1.0, "temperature that divides the scores, initially if it is not fixed", above=0),
     "temperature_rule": Key(
         "fixed", "rule that sets the temperature: fixed, learned, or adjusted to keep the weights "
         "of negatives at target_entropy (entropy)", words=("fixed", "learned", "entropy")),
     "target_entropy": Key(
-        0.8, "entropy to keep, as a fraction of the log of the number of negatives", low=0, below=1,
-    ),
+        0.8, "entropy to keep, as a fraction of log(number of negatives)", low=0, below=1),
     "temperature_low": Key(0.01, "lower limit of a temperature that is not fixed", above=0),
     "temperature_high": Key(100.0, "upper limit of a temperature that is not fixed", above=0),
 }  # fmt: skip
@@ -112,22 +105,18 @@ OPTIM = {
         "steps", words=("adam", "lion", "muon", "rmsprop", "schedule_free")),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
     "warmup_steps": Key(
-        100, "number of warm-up steps, where step n has n / warmup_steps of the learning rate",
-        low=0),
+        100, "number of steps over which the learning rate rises linearly from 0", low=0),
     "schedule": Key("cosine", "learning rate schedule", words=("cosine", "constant")),
     "clip_norm": Key(0.0, "maximum gradient norm, or 0 for no limit", low=0),
     "weight_decay": Key(0.0, "decoupled weight decay, or 0 for none", low=0),
     "ema_decay": Key(
-        0.0, "decay of the moving average of parameters to evaluate, or 0 for no average",
-        low=0, below=1),
-    "accumulate": Key(
-        1, "number of parts of a batch that are processed one at a time to save memory", low=1),
+        0.0, "decay of the evaluated average of parameters, or 0 for none", low=0, below=1),
+    "accumulate": Key(1, "number of parts of a batch, processed in turn to save memory", low=1),
 }  # fmt: skip
 
 #: Keys of the data section that all sources share.
 INPUT = {
-    "batch_size": Key(
-        8, "number of sequences in the global batch, over all devices", low=1, high=2**17),
+    "batch_size": Key(8, "number of sequences per batch, over all devices", low=1, high=2**17),
     "num_threads": Key(2, "number of threads that prefetch batches", low=0, high=256),
     "max_skipped_fraction": Key(0.1, "fraction of files that may be unreadable", low=0, high=1),
 }  # fmt: skip
@@ -145,10 +134,9 @@ EVERY = Key(0, "number of steps between probes at evaluations, or 0 for only at 
 #: Keys of frame-wise probes.
 PROBE = {
     "hidden_width": Key(
-        0, "width of a second probe with one hidden layer, or 0 for only a linear probe",
-        low=0, high=MAX_WIDTH),
+        0, "width of a second probe's hidden layer, or 0 for no such probe", low=0, high=MAX_WIDTH),
     "num_epochs": Key(
-        3, "number of epochs of Adam for the probe with a hidden layer; the linear probe is fitted "
-        "to convergence", low=1, high=10**6),
+        3, "number of epochs of the probe with a hidden layer; the linear one converges",
+        low=1, high=10**6),
     "every": EVERY,
 }  # fmt: skip

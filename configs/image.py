@@ -16,12 +16,10 @@ KEYS = {
         "name": Key("", "tfds: name of the data set, such as cifar10, stl10 or imagenet2012"),
         "split": Key("train", "split to train on, without its labels"),
         "probe_split": Key("train", "split to fit probes on"),
-        "test_split": Key(
-            "test", "split to test the bound and the probes on, without images of other splits"),
+        "test_split": Key("test", "split to test on, without images of the other splits"),
         "group_level": Key(
-            0, "folder: directory level below path (1 is the split, 2 the class) that names groups "
-            "to keep within training or test, such as subjects, or 0 for no groups",
-            low=0, high=100, sources=("folder",)),
+            0, "folder: directory level (1 is the split, 2 the class) of groups, such as subjects, "
+            "to keep within training or test, or 0 for none", low=0, high=100, sources=("folder",)),
         "test_fraction": Key(
             0.15, "folder: fraction of groups to test on if test_split equals split",
             above=0, below=1, sources=("folder",)),
@@ -31,24 +29,18 @@ KEYS = {
     },
     "augment": {  # in training, first of whole images, then of single patches
         "crop": Key(
-            0, "side in pixels of random crops, half of which are mirrored, or 0 for no crop",
-            low=0, high=4096),
+            0, "side of random crops, half of them mirrored, or 0 for none", low=0, high=4096),
         "grey": Key(False, "whether to convert all images to gray"),
         "jitter": Key(
-            0, "side in pixels of a random crop of each patch, padded to the patch size, or 0 for "
-            "no crop; 60 in the paper", low=0, high=4096),
-        "color_drop": Key(
-            0.0, "probability of converting a patch to gray, as in CPC v2", low=0, high=1),
-        "rotation_degrees": Key(
-            0.0, "largest rotation of a patch in degrees, as in CPC v2", low=0, high=180),
-        "shear": Key(0.0, "largest shear of a patch, as in CPC v2", low=0),
-        "elastic_pixels": Key(
-            0.0, "displacement of an elastic deformation in pixels, as in CPC v2", low=0),
-        "brightness": Key(
-            0.0, "largest change in brightness for pixels between -1 and 1, as in CPC v2",
-            low=0, high=2),
-        "contrast": Key(
-            0.0, "largest relative change in contrast, as in CPC v2", low=0, high=1),
+            0, "side of a random crop of each patch, padded back, or 0 for none (paper: 60)",
+            low=0, high=4096),
+        # As in CPC v2.
+        "color_drop": Key(0.0, "probability of converting a patch to gray", low=0, high=1),
+        "rotation_degrees": Key(0.0, "largest rotation of a patch in degrees", low=0, high=180),
+        "shear": Key(0.0, "largest shear of a patch", low=0),
+        "elastic_pixels": Key(0.0, "displacement of an elastic deformation in pixels", low=0),
+        "brightness": Key(0.0, "largest change of pixels, which are -1 to 1", low=0, high=2),
+        "contrast": Key(0.0, "largest relative change in contrast", low=0, high=1),
     },
     "model": {
         "patch": Key(8, "side of a patch in pixels", low=1, high=4096),
@@ -59,8 +51,7 @@ KEYS = {
         "stages": Key(
             0, "number of ResNet stages, such as 3 in the paper, or 0 for all", low=0, high=4),
         "pooled_stem": Key(
-            False, "whether a ResNet begins with a 7x7 convolution and pooling, for patches of at "
-            "least 32 pixels"),
+            False, "whether a ResNet begins with 7x7 convolution and pooling (32 pixels or more)"),
         "width": Key(128, "width of z for the small encoder", low=1, high=MAX_WIDTH),
         "norm": Key(
             "none", "normalization in the encoder", words=("none", "layer", "batch", "group")),
@@ -72,19 +63,17 @@ KEYS = {
             3, "number of layers in the context network", low=1, high=MAX_LAYERS),
         "directions": Key(
             ("down", "up"), "directions, each with its own context network and predictor; the "
-            "paper uses only down, so that c does not depend on the rows below, which costs its "
-            "probe 2 points (docs/results/images.md)", words=("down", "up", "right", "left")),
+            "paper's choice, down, costs c's probe 2 points (docs/results/images.md)",
+            words=("down", "up", "right", "left")),
         "modules": Key(
-            1, "number of modules with separate losses and no gradient between them, which are "
-            "groups of stages or convolutions and the contexts; 1 is the whole network",
-            low=1, high=MAX_LAYERS),
+            1, "number of modules (groups of stages, contexts) with separate losses and no "
+            "gradient between them; 1 is the whole network", low=1, high=MAX_LAYERS),
         "first_offset": Key(
             0, "smallest offset, or 0 for the first without pixels in both target and context",
             low=0),
         "num_offsets": Key(3, "number of rows ahead to predict", low=1, high=MAX_OFFSETS),
         "target_width": Key(
-            0, "width of the linear projection of z that is predicted, or 0 to predict z itself",
-            low=0, high=MAX_WIDTH),
+            0, "width of the predicted projection of z, or 0 to predict z", low=0, high=MAX_WIDTH),
         **defaults.PRECISION,
     },
     "loss": defaults.LOSS,
@@ -98,9 +87,8 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("linear", "knn", "neighbours", "units"), "probes to fit and figures to draw",
-            words=("linear", "knn", "few_labels", "fine_tuned", "supervised", "neighbours", "units")
-        ),
+            ("linear", "knn", "neighbours", "units"), "probes to fit and figures to draw", words=(
+                "linear", "knn", "few_labels", "fine_tuned", "supervised", "neighbours", "units")),
         "features": Key(
             ("z", "c", "random z", "random c", "pixels"), "features of the run, of an untrained "
             "network (random) and a baseline", words=("z", "c", "random z", "random c", "pixels")),
@@ -117,11 +105,9 @@ KEYS = {
             (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0), "few_labels: fractions of the labels",
             above=0, high=1),
         "num_subsets": Key(
-            3, "few_labels: number of random subsets per fraction, or 1 for no intervals",
-            low=1, high=1000),
+            3, "few_labels: subsets per fraction, or 1 for no intervals", low=1, high=1000),
         "num_epochs": Key(
-            10, "number of epochs for fine_tuned, and maximum number for supervised",
-            low=1, high=10**6),
+            10, "fine_tuned: number of epochs; supervised: maximum number", low=1, high=10**6),
         "layer_decay": Key(
             1.0, "fine_tuned: decay factor of the learning rate from each layer to the one below",
             above=0, high=1),

@@ -21,8 +21,7 @@ KEYS = {
             0, "maximum number of initial states drawn per step, or 0 for one per environment; if "
             "more episodes end, some of the next ones share an initial state", low=0, high=2**20),
         "stagger": Key(
-            10, "typical episode length, over which the starts of environments are spread",
-            low=1, high=2**20),
+            10, "number of steps over which environments start", low=1, high=2**20),
     },
     "model": {
         "encoder": Key(
@@ -34,12 +33,10 @@ KEYS = {
         "channels": Key((16, 32), "channels of the convolutions", low=1, high=MAX_WIDTH),
         "strides": Key((1, 1), "strides of the convolutions", low=1, high=MAX_WIDTH),
         "width": Key(64, "width of z after convolutions", low=1, high=MAX_WIDTH),
-        "memory": Key(
-            "gru", "recurrent network for memory", words=("gru", "lstm", "none")),
+        "memory": Key("gru", "recurrent network for memory", words=("gru", "lstm", "none")),
         "memory_width": Key(64, "width of c", low=1, high=MAX_WIDTH),
         "critic_widths": Key(
-            (), "widths of a separate value network on observations, or () to compute values from "
-            "c", low=1, high=MAX_WIDTH),
+            (), "widths of a value network on observations, or () to use c", low=1, high=MAX_WIDTH),
     },
     "policy": {
         "name": Key(
@@ -52,17 +49,14 @@ KEYS = {
         "value": Key(1.0, "weight of the value loss", low=0),
         "epochs": Key(1, "ppo: number of passes through a rollout", low=1, high=1000),
         "minibatches": Key(
-            1, "ppo: number of minibatches per pass, each a group of environments",
-            low=1, high=2**20),
-        "clip": Key(
-            0.2, "ppo: clipping range of the probability ratio and of values", above=0),
+            1, "ppo: number of minibatches (groups of environments) per pass", low=1, high=2**20),
+        "clip": Key(0.2, "ppo: clipping range of the probability ratio and of values", above=0),
     },
     "cpc": {
         "weight": Key(0.1, "weight of the contrastive loss, or 0 for none", low=0),
         "num_offsets": Key(8, "number of steps ahead to predict", low=1, high=MAX_OFFSETS),
         "num_environments": Key(
-            0, "number of environments drawn at each step for the contrastive loss, or 0 for all",
-            low=0, high=2**20),
+            0, "number of environments per contrastive loss, or 0 for all", low=0, high=2**20),
         "given_actions": Key(
             False, "whether predictions depend on the actions up to the target (CPC|Action)"),
         "targets": Key(
@@ -84,9 +78,7 @@ KEYS = {
     },
     "evaluate": {
         "num_steps": Key(
-            200, "number of steps per environment for the memory probe, or 0 for no probe",
-            low=0, high=2**20,
-        ),
+            200, "number of steps per environment in the memory probe, or 0", low=0, high=2**20),
     },
 }  # fmt: skip
 

@@ -16,31 +16,27 @@ KEYS = {
             "", "files: a file, or a folder with files at any depth",
             is_path=True, sources=("files",)),
         "channels": Key(
-            1, "number of channels per step; files with another number are skipped",
-            low=1, high=MAX_WIDTH),
+            1, "number of channels; files with another number are skipped", low=1, high=MAX_WIDTH),
         "rate_hz": Key(
             0.0, "number of steps per second, for the times of features, or 0 if unknown", low=0),
         "standardize": Key(
             True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"),
         "step_label": Key(
-            "", "column (csv, parquet) or array (npz) with a label for each step",
-            sources=("files",)),
+            "", "column (csv, parquet) or array (npz) of labels per step", sources=("files",)),
         "file_label": Key(
-            "none", "label of a file: none, its folder's name (folder), or a label in file_labels "
-            "(table)", words=("none", "folder", "table")),
+            "none", "label of a file: none, its folder's name, or from file_labels (table)",
+            words=("none", "folder", "table")),
         "file_labels": Key(
             "", "table: csv file with lines name,label, where names may omit the file ending",
             is_path=True, sources=("files",)),
         "group_level": Key(
-            0, "files: directory level below path that names groups to keep within training or "
-            "test, such as subjects, or 0 to make each file a group",
-            low=0, high=100, sources=("files",)),
+            0, "files: directory level below path of groups, such as subjects, to keep within "
+            "training or test, or 0 for single files", low=0, high=100, sources=("files",)),
         "train_list": Key(
-            "", "text file with one training file or folder per line; without lists, groups are "
-            "drawn at random", is_path=True, sources=("files",)),
+            "", "list of training files or folders, one per line; without lists, groups are drawn "
+            "at random", is_path=True, sources=("files",)),
         "test_list": Key(
-            "", "text file with one test file or folder per line",
-            is_path=True, sources=("files",)),
+            "", "list of test files or folders, one per line", is_path=True, sources=("files",)),
         "test_fraction": Key(
             0.15, "fraction of groups to test on; a single file is tested on its last part",
             above=0, below=1),
@@ -72,8 +68,7 @@ KEYS = {
             "auto", "rule that admits latents of the batch as negatives; auto selects own_sequence "
             "for files from few groups, otherwise batch",
             words=("auto", *defaults.NEGATIVES["rule"].words)),
-        "overlap": Key(
-            False, "whether overlapping windows may contain negatives of each other"),
+        "overlap": Key(False, "whether overlapping windows may have negatives in each other"),
     },
     "optim": defaults.OPTIM,
     "evaluate": {
@@ -81,14 +76,13 @@ KEYS = {
             256, "number of held-out windows for the bound, or 0 for none", low=0, high=2**30),
     },
     "probe": {
-        "tasks": Key(
-            ("steps",), "labels to predict from the features", words=("steps", "files")),
+        "tasks": Key(("steps",), "labels to predict from features", words=("steps", "files")),
         "features": Key(
             ("c", "z", "raw", "random c"), "features of the run, of an untrained network (random), "
             "and the input itself (raw)", words=("c", "z", "raw", "random c", "random z")),
         "leave_one_out": Key(
-            False, "whether to also test probes on each group (or file) after fitting them on all "
-            "other groups; the network itself is only trained on the training groups"),
+            False, "whether probes are also tested on each group after fitting on all others; the "
+            "network is trained only on the training groups"),
         **defaults.PROBE,
     },
 }  # fmt: skip

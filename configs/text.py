@@ -10,15 +10,14 @@ KEYS = {
     **defaults.START,
     "data": {
         "source": Key(
-            "books", "source of the text: packaged texts (books, words or both), a file or folder "
-            "at data.path (files), or a synthetic grammar (grammar)",
+            "books", "source of the text: packaged, the files at data.path, or a synthetic grammar",
             words=("books", "words", "words+books", "files", "grammar")),
         "path": Key(
             "", "files: a file, or a folder with .txt files at any depth",
             is_path=True, sources=("files",)),
         "form": Key(
-            "prose", "format of the files: prose, or lines of one sentence with words separated by "
-            "white space", words=("prose", "lines")),
+            "prose", "format of the files: prose, or one sentence of separated words per line",
+            words=("prose", "lines")),
         "lowercase": Key(True, "whether to convert text to lower case"),
         "min_count": Key(
             2, "minimum count of a word; less frequent words become <unk>", low=1, high=2**31),
@@ -26,11 +25,10 @@ KEYS = {
             20_000, "maximum number of words with an embedding, besides <unk>", low=2, high=2**24),
         "run_sentences": Key(16, "number of sentences in a training sequence", low=2, high=2**16),
         "document_fraction": Key(
-            0.0, "fraction of the sequences in a batch that come from the same document, since "
-            "sentences of one document are harder negatives", low=0, high=1),
+            0.0, "fraction of a batch's sequences from one document, for harder negatives",
+            low=0, high=1),
         "max_words": Key(
-            32, "maximum number of words per sentence, after which it is truncated",
-            low=1, high=2**16),
+            32, "number of words at which sentences are truncated", low=1, high=2**16),
         "test_fraction": Key(
             0.1, "fraction of the text to test on, in blocks of sentences", above=0, below=1),
         "block_sentences": Key(
@@ -43,8 +41,8 @@ KEYS = {
     },
     "model": {
         "name": Key(
-            "cpc", "model: an encoder, a context network and predictors (cpc), or two encoders in "
-            "both directions (quick_thoughts)", words=("cpc", "quick_thoughts")),
+            "cpc", "model: encoder, context network and predictors (cpc), or two encoders",
+            words=("cpc", "quick_thoughts")),
         "embedding_width": Key(128, "width of the word embeddings", low=1, high=MAX_WIDTH),
         "kernel": Key(3, "kernel size of the convolution, in words", low=1, high=MAX_WIDTH),
         "width": Key(256, "width of z", low=1, high=MAX_WIDTH),
@@ -79,8 +77,7 @@ KEYS = {
             is_path=True),
         "num_folds": Key(10, "number of folds in cross-validation", low=3, high=1000),
         "max_sentences": Key(
-            0, "maximum number of sentences per task, drawn at random, or 0 for all",
-            low=0, high=2**31),
+            0, "number of random sentences per task, or 0 for all", low=0, high=2**31),
         "every": defaults.EVERY,
     },
 }  # fmt: skip

@@ -22,13 +22,12 @@ KEYS = {
     "logger": LOGGER,
     "data": {
         "source": Key(
-            "words", "source of the text: dictionaries (words), novels (books), both, the files "
-            "of a folder, or synthetic text",
+            "words", "source of the text: dictionaries, novels, both, a folder, or synthetic",
             words=("words", "books", "words+books", "folder", "synthetic")),
         "path": Key("", "folder: path of the text files", is_path=True, sources=("folder",)),
         "form": Key(
-            "prose", "folder: format of the files, prose or lines of one sentence, as in Mikolov's "
-            "files", words=("prose", "lines")),
+            "prose", "folder: format of the files, prose or one sentence per line, as Mikolov's",
+            words=("prose", "lines")),
         "min_count": Key(5, "minimum count of a word; less frequent words become unknown", low=1),
         "max_vocabulary": Key(0, "maximum number of words, or 0 for all", low=0),
         "subsample": Key(
@@ -43,8 +42,7 @@ KEYS = {
         "hidden": Key(
             0, "nplm: width of the hidden layer, or 0 for model.width", low=0, high=MAX_WIDTH),
         "reach": Key(
-            5, "number of context words on either side, or before the word in vlbl, lbl and nplm",
-            low=1, high=64),
+            5, "number of context words on either side (vlbl, lbl, nplm: before)", low=1, high=64),
         "reduce": Key(
             True, "skip_gram and cbow: whether to draw the reach from 1 to reach at each position"),
         "bias": Key(
@@ -71,18 +69,15 @@ KEYS = {
         "unique": Key(False, "whether a draw contains each word at most once"),
         "remove_hits": Key(False, "whether to ignore drawn words that equal the datum"),
         "subtract_log_q": Key(
-            True, "sampled softmax, sampled logistic, InfoNCE: whether to subtract the noise "
-            "log-probability log q from scores"),
+            True, "sampled_softmax, sampled_logistic, info_nce: whether log q is subtracted"),
         "log_z": Key(
-            "zero", "log normalizer of NCE, which is zero or learned for each nearest word",
-            words=("zero", "learned")),
+            "zero", "nce: log normalizer (learned: per context word)", words=("zero", "learned")),
         "negative_weight": Key(1.0, "weight of the negatives in logistic objectives", above=0),
     },
     "optim": {
         "rule": Key("sgd", "update rule for the rows used in a step", words=("sgd", "adagrad")),
         "learning_rate": Key(
-            0.025, "initial learning rate for the sum over a step; the last is 1e-4 times as large",
-            above=0),
+            0.025, "learning rate for the sum over a step, which falls to 1e-4 of it", above=0),
     },
     "evaluate": {
         "similarity": Key(True, "whether to evaluate WordSim-353, SimLex-999 and analogies"),

@@ -12,6 +12,7 @@ The modules of `cpc.data.sources` describe each dataset and its origin.
 import sys
 
 import numpy as np
+import pandas as pd
 
 from cpc.data.cache import cache_dir, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
@@ -58,12 +59,10 @@ def print_voices() -> None:
 def print_fashion_mnist() -> None:
     """Print the number of images per class and split."""
     folder, splits = prepare_fashion_mnist(), load_fashion_mnist()
-    print(f"{'class':12}" + "".join(f"{split:>8}" for split in splits))
-    for number, name in enumerate(CLASS_NAMES):
-        counts = [int((images.labels == number).sum()) for images in splits.values()]
-        print(f"{name:12}" + "".join(f"{count:8}" for count in counts))
-    print(f"{'all':12}" + "".join(f"{len(images):8}" for images in splits.values()))
-    print(folder)
+    counts = {split: np.bincount(images.labels, minlength=10) for split, images in splits.items()}
+    table = pd.DataFrame(counts, index=pd.Index(CLASS_NAMES))
+    table.loc["all"] = table.sum()
+    print(f"{table}\n{folder}")
 
 
 def print_text(name: str) -> None:

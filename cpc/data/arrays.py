@@ -70,14 +70,9 @@ def take_sounds(
 ) -> tuple[list[np.ndarray], Form]:
     """Convert waveforms to a model's sample rate and loudness, as for audio files.
 
-    Args:
-        x: array (s,) or (b, s), or a list of arrays (s,). Floats have full scale 1.
-            Integers are scaled by the full scale of their type.
-        sample_rate_hz: rate of x, or None if x has the model's rate.
-        model_rate_hz, rms: rate and loudness in training. If rms is None, x keeps its loudness.
-        stride: samples per frame of the model. A batch with s < min(b, stride) is rejected, since
-            its axes are probably (samples, channels).
-        normalize: False if x has the model's rate and loudness. It is then only cast to float32.
+    `model_rate_hz` and `rms` are the rate and loudness in training. If `rms` is None, x keeps its
+    loudness. A batch (b, s) with s < min(b, stride) is rejected, since its axes are probably
+    (samples, channels).
     """
     items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
@@ -154,14 +149,7 @@ def _cast_to_float32(items: list[np.ndarray]) -> list[np.ndarray]:
 def take_series(
     x: Any, *, channels: int, standardize: bool, normalize: bool = True
 ) -> tuple[list[np.ndarray], Form]:
-    """Convert series to model inputs, standardized in the same way as the training files.
-
-    Args:
-        x: array (t, channels) or (b, t, channels), or a list of arrays (t, channels). If there is
-            only one channel, its axis may be missing.
-        standardize: whether training scaled each file to mean 0 and standard deviation 1.
-        normalize: False if x already has the model's scale.
-    """
+    """Convert series to model inputs, standardized if the training files were (`standardize`)."""
     if channels == 1:  # a series with one axis is a single channel
         x = _add_axis(x, 1)
     items, form = list_items(x, "time channels")
@@ -179,14 +167,7 @@ def take_series(
 
 
 def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:
-    """Convert images to uint8 arrays of size x size pixels, as for image files.
-
-    Args:
-        x: array (h, w), (h, w, c) or (b, h, w, c), or a list of images of any sizes. The number of
-            channels c is 1, 3, or 4 with alpha. Values are uint8, or floats in [0, 1].
-        size: side in pixels to which each image's central square is resized.
-        channels: number of channels of the results, 1 (grey) or 3 (color).
-    """
+    """Convert images to uint8 arrays (size, size, channels), as for image files."""
     items, form = list_items(_add_axis(x, 2), "y x channels")
     for item in items:
         if item.shape[-1] not in IMAGE_CHANNELS:
@@ -233,18 +214,11 @@ def take(
     sample_rate_hz: int | float | None,
     normalize: bool,
 ) -> tuple[Any, Form | None, Callable[[Any], Any] | None]:
-    """Convert an array or a list x to inputs of a model.
+    """Convert an array or a list x, as described by `cpc.models.Embedder`, to inputs of a model.
 
-    Args:
-        given: description of the model's input, as exported.
-        about: other records of the model, such as its run's config.
-        stride: samples per frame of the model.
-        x, sample_rate_hz, normalize: see `cpc.models.Embedder`.
-
-    Returns:
-        A triple (inputs, form, preprocess). The inputs are a list of items, and form is the `Form`
-        of x. If form is None, the inputs are one batch. For image items, preprocess is a function
-        that prepares them on the device. Otherwise, preprocess is None.
+    `given` describes the model's input, `about` contains its run's config, and `stride` is the
+    number of samples per frame. The result is (inputs, form, preprocess). The inputs are a list of
+    items or, if form is None, one batch. For images, preprocess prepares items on the device.
     """
     kind = given["kind"]
     if sample_rate_hz is not None and kind != "audio":

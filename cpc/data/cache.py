@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from cpc.files import read_sealed, write_sealed
+from cpc.files import locked, read_sealed, write_sealed
 from cpc.types import UserError
 
 T = TypeVar("T")
@@ -28,6 +29,23 @@ def cache_dir() -> Path:
         raise UserError(
             f"the directory for prepared data is unknown ({error}): set CPC_DATA to a directory"
         ) from error
+
+
+@contextmanager
+def preparing(what: str, log: Log, folder: Path | None = None) -> Iterator[Path]:
+    """Yield a folder, by default `cache_dir()`, to one process at a time, to prepare `what` in it.
+
+    If the lock file `what`.lock cannot be written, several processes may prepare the same data.
+    """
+    folder = cache_dir() if folder is None else folder
+    lock = folder / f"{what}.lock"
+    waiting = f"another process is preparing the same data and has locked {lock}: waiting"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(lock, lambda: log(waiting)):
+            yield folder
+    except OSError as error:
+        raise UserError(f"cannot prepare {what} in {folder}: {error}") from error
 
 
 def remember(

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -249,13 +250,6 @@ class LeftOutError(UserError):
 
 def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, Any]:
     """Decode utterances on all cores, write them in order, and return the index columns."""
-
-    def decode(position: int) -> tuple[Iterable[np.ndarray], list[str]] | UserError:
-        try:
-            return _decode(recordings, position)
-        except UserError as error:
-            return error
-
     columns = "names", "speakers", "lengths", "rms", "damaged", "left_out", "altered"
     index, first_with, stop = {name: [] for name in columns}, {}, 0
     began = logged = time.monotonic()
@@ -265,12 +259,12 @@ def _write_samples(recordings: Recordings, path: Path, log: Log) -> dict[str, An
             total = np.cumsum(recordings.lengths[stop : stop + DECODED_AT_ONCE].astype(float))
             number = max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right")))
             batch = range(stop, stop + number)
-            for position, decoded in zip(batch, pool.map(decode, batch), strict=True):
+            decoded = deque(pool.submit(_decode, recordings, position) for position in batch)
+            for position in batch:
                 begin = file.tell()
                 try:
-                    if isinstance(decoded, UserError):
-                        raise decoded
-                    _write_one(file, *decoded, position, recordings, index, first_with)
+                    parts, notes = decoded.popleft().result()
+                    _write_one(file, parts, notes, position, recordings, index, first_with)
                 except UserError as error:
                     file.seek(begin)
                     file.truncate()

@@ -120,7 +120,7 @@ def split_by_lists(
         raise UserError(
             f"{len(absent)} of {len(listed)} listed utterances are not among the "
             f"{len(recordings)} recordings, the first {', '.join(absent[:3])}: "
-            + explain_ids(absent, recordings.names)
+            + explain_ids(recordings.names)
         )
     both = sorted(set(train_ids) & set(test_ids))
     if both:
@@ -135,25 +135,10 @@ def split_by_lists(
     return train, test
 
 
-def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
-    """Return a hint for the error about listed ids that match no recording.
-
-    >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
-    'write ids without a suffix, named like ann/utt0'
-    >>> explain_ids(["ann/utt0.wav 48000"], ["ann/utt0", "bob/utt0"])
-    'write one id per line, named like ann/utt0'
-    """
-    like = f"named like {names[0]}" if names else "that occur among the recordings"
-    known = set(names)
-    for name in absent:
-        first = name.split()[0] if name.split() else name
-        if first != name and not known.isdisjoint([first, *ids_of(first)]):
-            return f"write one id per line, {like}"
-        matches = [one for one in ids_of(name) if one in known]
-        if matches:
-            is_ending = os.path.splitext(name)[0] == matches[0]  # noqa: PTH122 (an id may be no path)
-            return f"write ids without {'a suffix' if is_ending else 'folders'}, {like}"
-    return f"write ids {like}, and check that the lists belong to this folder"
+def explain_ids(names: Sequence[str]) -> str:
+    """Return a hint for the error about listed ids that are not among the recordings `names`."""
+    example = f", named like {names[0]}" if names else ""
+    return f"write one id per line{example}, and check that the lists belong to this folder"
 
 
 def ids_of(path: str) -> list[str]:

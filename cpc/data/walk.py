@@ -200,9 +200,8 @@ def printable(text: str | Path) -> str:
 def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
     """Map the index of each copy to the first index with equal content.
 
-    This works for any kind of data. Pass a digest of each entry's decoded content, drop the copies
-    before splitting the data, and list them in `skipped`. An entry with the digest None, such as a
-    damaged entry, is never a copy.
+    The digests are of decoded contents. An entry with the digest None, such as a damaged entry, is
+    never a copy.
 
     >>> find_copies(["a", "b", None, "a", "b", "a", None])
     {3: 0, 4: 1, 5: 0}

@@ -103,9 +103,8 @@ def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[R
         judged_by = ratings[known]
         correlate = lambda row, i, judged_by=judged_by: spearman(row[i], judged_by[i])  # noqa: E731
         rows.append(question_row(name, "correlation", correlate, cosines))
-    questions = [four for section in judged.analogies.values() for four in section]
     answers = {
-        side: np.stack([solve_analogies(one[:NUM_WORDS], index, questions) for one in vectors])
+        side: np.stack([solve_analogies(v[:NUM_WORDS], index, judged.analogies) for v in vectors])
         for side, vectors in found.items()
     }
     rows.append(question_row("analogies", "accuracy", lambda row, i: row[i].mean(), answers))

@@ -197,15 +197,10 @@ def train_towers(log_q, epochs=5 if FULL else 4, batch=256, width=64):
     return jax.lax.scan(step, (params, tx.init(params)), batches)[0][0]
 
 
-towers = {
-    "corrected": (train_towers(log_q), 0.0),
-    "not corrected": (without := train_towers(jnp.zeros_like(log_q)), 0.0),
-    "not corrected, ranked by score + log q": (without, log_q),
-}
 hits = {"ten most frequent items": np.isin(item[test_rows], np.argsort(-counts)[:10])}
-for name, (params, bias) in towers.items():
-    best = jax.lax.top_k(score(params, test_rows, slice(None)) + bias, 10)[1]
-    hits[name] = np.asarray(best == item[test_rows][:, None]).any(1)
+for name, subtracted in (("corrected", log_q), ("not corrected", jnp.zeros_like(log_q))):
+    scores = score(train_towers(subtracted), test_rows, slice(None))
+    hits[name] = np.asarray(jax.lax.top_k(scores, 10)[1] == item[test_rows][:, None]).any(1)
 hits["difference"] = hits["corrected"] * 1.0 - hits["not corrected"]
 number = np.unique(group[test_rows], return_inverse=True)[1]
 for name, one in hits.items():

@@ -58,16 +58,10 @@ def test_patches_are_windows(patch, stride, ch):
 
 def find(crop, image):
     """Where in `image` the crop is, and whether mirrored."""
-    y, x, size = *image.shape[:2], len(crop)
-    return [
-        (top, left, mirrored)
-        for top in range(y - size + 1)
-        for left in range(x - size + 1)
-        for mirrored in (False, True)
-        if np.array_equal(
-            crop, image[top : top + size, left : left + size][:, :: -1 if mirrored else 1]
-        )
-    ]
+    windows = np.lib.stride_tricks.sliding_window_view(image, crop.shape)[:, :, 0]
+    both = (False, crop), (True, crop[:, ::-1])
+    found = [(mirrored, (windows == one).all((2, 3, 4))) for mirrored, one in both]
+    return [(*place, mirrored) for mirrored, same in found for place in np.argwhere(same).tolist()]
 
 
 def test_crops_and_flips_are_uniform():

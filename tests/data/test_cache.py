@@ -1,7 +1,10 @@
+import json
+
 import pytest
 
 from cpc.data import cache_dir
 from cpc.data.cache import remember
+from cpc.files import seal
 
 
 def find(path, said, number=3):
@@ -9,7 +12,10 @@ def find(path, said, number=3):
     return remember(path, made, lambda found: found["number"] + 0, said.append, "it is found")
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "[]", '{"number": "3"}'])
+OTHER_FORMS = [json.dumps(seal(content)) for content in ({}, {"number": "3"})]
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "[]", *OTHER_FORMS])
 def test_what_is_damaged_is_found_again_with_a_sentence(tmp_path, harm):
     path, said = tmp_path / "deep" / "a.json", []
     assert find(path, said) == find(path, said, number=4) == 3

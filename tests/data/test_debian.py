@@ -24,6 +24,12 @@ def calls(mirror):
     return (mirror / "calls").read_text().splitlines()
 
 
+def flip_bit(archive):
+    content = bytearray(archive.read_bytes())
+    content[200] ^= 1
+    archive.write_bytes(content)
+
+
 def test_fetched_once_and_verified_each_time(mirror, package, tmp_path):
     said = []
     archive, sha256 = fetch_archive(package, tmp_path / "debs", said.append)
@@ -33,15 +39,11 @@ def test_fetched_once_and_verified_each_time(mirror, package, tmp_path):
     assert (tmp_path / "out/usr/share/x.txt").read_bytes() == b"hello"
     assert fetch_archive(package, tmp_path / "debs", said.append) == (archive, sha256)
     assert (len(calls(mirror)), len(said)) == (1, 1)
-    content = archive.read_bytes()
-    damaged = (content[:200] + bytes([content[200] ^ 1]) + content[201:], content[:-1])
-    for number, harmed in enumerate(damaged, start=2):
-        archive.write_bytes(harmed)
-        said.clear()
-        assert fetch_archive(package, tmp_path / "debs", said.append) == (archive, sha256)
-        assert "damaged" in said[0]
-        assert file_sha256(archive) == package.sha256
-        assert len(calls(mirror)) == number
+    flip_bit(archive)
+    assert fetch_archive(package, tmp_path / "debs", said.append) == (archive, sha256)
+    assert "damaged" in said[1]
+    assert file_sha256(archive) == package.sha256
+    assert len(calls(mirror)) == 2
     archive.write_bytes(b"no archive")
     with pytest.raises(UserError, match="dpkg-deb -x"):
         unpack(archive, tmp_path)
@@ -79,9 +81,7 @@ def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path):
     assert manifest["sounds"]["sha256"] == package.sha256
     assert fetch_archive(known, tmp_path / "debs", said.append) == (archive, sha256)
     assert len(calls(mirror)) == 1
-    content = bytearray(archive.read_bytes())
-    content[200] ^= 1
-    archive.write_bytes(content)
+    flip_bit(archive)
     assert find_archive(known, tmp_path / "debs", quiet) is None
 
 
@@ -96,12 +96,9 @@ def test_without_apt_network_or_such_a_package(mirror, package, tmp_path, monkey
         fetch_archive(package, tmp_path / "debs", quiet)
 
 
-@pytest.mark.parametrize("content", [
-    b"[]", b"\xff", b'{"sounds": []}',
-    b'{"sounds": {"file": "../precious_1_all.deb", "size": 3, "sha256": "0"}}',
-])  # fmt: skip
-def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content):
+def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path):
     """Nor does it lead to a file outside, which would be removed as a damaged archive."""
+    content = b'{"sounds": {"file": "../precious_1_all.deb", "sha256": "0"}}'
     folder = tmp_path / "debs"
     folder.mkdir()
     (tmp_path / "precious_1_all.deb").write_text("mine")

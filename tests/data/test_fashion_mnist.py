@@ -12,8 +12,6 @@ from cpc.data.__main__ import main
 from cpc.data.sources import fashion_mnist
 from cpc.types import UserError
 
-COUNTS = {"train": 30, "t10k": 20}
-
 
 def idx(array):
     sizes = struct.pack(f">{array.ndim}i", *array.shape)
@@ -24,13 +22,11 @@ def packed(array):
     return gzip.compress(idx(array), mtime=0)
 
 
-def pixels(prefix):
-    number = COUNTS[prefix]
-    return np.random.default_rng(number).integers(0, 256, (number, 28, 28), np.uint8)
-
-
-def labels(prefix):
-    return (np.arange(COUNTS[prefix]) % 10).astype(np.uint8)
+#: Images and labels of each split, by the prefix of their files.
+IMAGES, LABELS = {}, {}
+for prefix, number in (("train", 30), ("t10k", 20)):
+    IMAGES[prefix] = np.random.default_rng(number).integers(0, 256, (number, 28, 28), np.uint8)
+    LABELS[prefix] = (np.arange(number) % 10).astype(np.uint8)
 
 
 @pytest.fixture
@@ -38,9 +34,9 @@ def mirror(tmp_path, monkeypatch):
     """A small package of the same form, and an apt-get that has it."""
     folder = tmp_path / "mirror"
     tree = {
-        f"usr/share/datasets/fashion-mnist/{prefix}-{kind}-ubyte.gz": packed(make(prefix))
-        for prefix in COUNTS
-        for kind, make in (("images-idx3", pixels), ("labels-idx1", labels))
+        f"usr/share/datasets/fashion-mnist/{prefix}-{kind}-ubyte.gz": packed(array)
+        for kind, arrays in (("images-idx3", IMAGES), ("labels-idx1", LABELS))
+        for prefix, array in arrays.items()
     }
     package = packages.build_deb(folder, "dataset-fashion-mnist", tree)
     packages.fake_apt(folder, monkeypatch)
@@ -55,9 +51,8 @@ def test_both_splits_once_fetched(mirror, tmp_path, capsys):
     splits = fashion_mnist.load_fashion_mnist(said.append)
     assert not said
     for split, prefix in (("train", "train"), ("test", "t10k")):
-        assert len(splits[split]) == COUNTS[prefix]
-        np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
-        np.testing.assert_array_equal(splits[split].labels, labels(prefix))
+        np.testing.assert_array_equal(splits[split].pixels[..., 0], IMAGES[prefix])
+        np.testing.assert_array_equal(splits[split].labels, LABELS[prefix])
         assert splits[split].class_names[9] == "Ankle boot"
     (notice,) = (tmp_path / "cache/fashion-mnist/licenses").iterdir()
     assert "License: test" in notice.read_text()
@@ -69,7 +64,7 @@ def test_both_splits_once_fetched(mirror, tmp_path, capsys):
 
 
 def test_damaged_files(tmp_path):
-    whole, plain = packed(labels("train")), idx(labels("train"))
+    whole, plain = packed(LABELS["train"]), idx(LABELS["train"])
     for content in (
         whole[:-20], whole[:20] + bytes([whole[20] ^ 255]) + whole[21:], b"hello",
         *map(gzip.compress, (b"\0\0\x0d" + plain[3:], b"", plain[:-1], plain + b"\0",

@@ -112,7 +112,7 @@ def test_a_damaged_pack_is_packed_again(folder, tmp_path, name, content, words):
     assert words in said[1]
 
 
-def test_a_pack_that_cannot_be_written_is_one_sentence(folder, tmp_path, monkeypatch):
+def test_a_pack_that_cannot_be_written_is_one_sentence(folder, tmp_path):
     (tmp_path / "pack").write_text("mine")
     source = data.read_folder(folder)
     with pytest.raises(UserError, match="cannot write the pack"):
@@ -123,10 +123,6 @@ def test_a_pack_that_cannot_be_written_is_one_sentence(folder, tmp_path, monkeyp
     broken = dataclasses.replace(source, stream=fails)
     with pytest.raises(UserError, match="nothing to pack"):
         data.pack(broken, tmp_path / "none", quiet, max_skipped_fraction=1.0)
-    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "_write_samples", full)
-    with pytest.raises(UserError, match="No space left"):
-        data.pack(source, tmp_path / "pack", log=quiet)
 
 
 def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypatch):
@@ -151,7 +147,7 @@ def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypa
     assert module.pack_folder(folder, tmp_path / "pack", pytest.fail).skipped == ()
 
 
-@pytest.mark.parametrize("change", ["new", "touched", "gone", "options", "pack", "listing"])
+@pytest.mark.parametrize("change", ["new", "touched", "options", "pack", "listing"])
 def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
     module = sys.modules["cpc.data.pack"]
     first, options, said = module.pack_folder(folder, tmp_path / "pack", quiet), {}, []
@@ -159,8 +155,6 @@ def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
         soundfile.write(folder / "b" / "v.flac", np.linspace(-0.1, 0.1, 4000), 16_000)
     elif change == "touched":
         soundfile.write(folder / "b" / "u01.flac", np.linspace(-0.1, 0.1, 3100), 16_000)
-    elif change == "gone":
-        (folder / "b" / "u01.flac").unlink()
     elif change == "options":
         options = {"max_skipped_fraction": 0.2}
     elif change == "listing":
@@ -169,11 +163,11 @@ def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
         source = data.read_folder(folder)
         data.pack(data.select(source, [0]), tmp_path / "pack", quiet)
     again = module.pack_folder(folder, tmp_path / "pack", said.append, **options)
-    assert any("have changed" in line for line in said) == (change in "new touched gone pack")
+    assert any("have changed" in line for line in said) == (change in "new touched pack")
     data.pack(data.read_folder(folder), tmp_path / "pack", log=pytest.fail)
-    assert len(again) == {"new": 21, "gone": 19}.get(change, 20)
+    assert len(again) == 20 + (change == "new")
     same = np.array_equal(again.read(10, 0, 99), first.read(10, 0, 99))
-    assert same == (change not in ("touched", "gone"))
+    assert same == (change != "touched")
 
 
 def rot(path, position):

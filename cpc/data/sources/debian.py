@@ -1,8 +1,8 @@
 """Debian packages as data archives, which apt fetches without root or installation.
 
-apt checks signatures. The size and sha256 are checked again on every use, as cached archives may be
-truncated or changed. Distributions rebuild packages, so an archive that differs from the known
-version is checked against the size and sha256 recorded when apt verified it.
+apt checks signatures. The sha256 is checked again on every use, as cached archives may be truncated
+or changed. Distributions rebuild packages, so an archive that differs from the known version is
+checked against the sha256 recorded when apt verified it.
 """
 
 import os
@@ -12,20 +12,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.data.cache import Log, cache_dir
-from cpc.files import (
-    file_sha256,
-    locked,
-    read_json,
-    read_sealed,
-    replacing_folder,
-    write_sealed,
-    write_text,
-)
+from cpc.data.cache import Log
+from cpc.files import file_sha256, read_sealed, replacing_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Timeout for each run of an external program.
@@ -39,27 +31,6 @@ class Package(NamedTuple):
     version: str
     size_bytes: int
     sha256: str
-
-
-def one_process(lock: Path, log: Log) -> AbstractContextManager[None]:
-    """Return a context manager that lets one process at a time prepare data.
-
-    If the file `lock` cannot be written, several processes may prepare the same data.
-    """
-    waiting = f"another process is preparing the same data and has locked {lock}: waiting"
-    return locked(lock, lambda: log(waiting))
-
-
-@contextmanager
-def preparing(what: str, log: Log) -> Iterator[Path]:
-    """Yield `cache_dir()` to one process at a time, using the lock file `what`.lock in it."""
-    cache = cache_dir()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / f"{what}.lock", log):
-            yield cache
-    except OSError as error:
-        raise UserError(f"cannot prepare {what} in {cache}: {error}") from error
 
 
 @contextmanager
@@ -101,8 +72,8 @@ def laying_out(
 def read_stamp(folder: Path) -> dict[str, str]:
     """Return the sha256 of each source in a folder's stamp, or {} if the stamp is unreadable."""
     try:
-        return dict(read_json(folder / "stamp.json")["archives"])
-    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or foreign
+        return read_sealed(folder / "stamp.json")["archives"]
+    except (UserError, LookupError):  # missing, damaged, or foreign
         return {}
 
 
@@ -133,12 +104,9 @@ def fetch_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str]:
     found = list(partial.glob(f"{package.name}_*.deb"))
     if len(found) != 1:
         raise UserError(f"apt-get download {package.name} gave {len(found)} files: run it by hand")
-    got = {"file": found[0].name, "size": found[0].stat().st_size, "sha256": file_sha256(found[0])}
+    got = {"file": found[0].name, "sha256": file_sha256(found[0])}
     if got != _known(package):
-        log(
-            f"{got['file']} differs from the known build but is verified by apt: recording its "
-            "size and sha256"
-        )
+        log(f"{got['file']} differs from the known build: recording its sha256, verified by apt")
     # The entry is written first. After a crash, an entry without a file is fetched again.
     write_sealed(folder / "manifest.json", _manifest(folder) | {package.name: got})
     path = found[0].replace(folder / found[0].name)
@@ -155,9 +123,9 @@ def find_archive(package: Package, folder: Path, log: Log) -> tuple[Path, str] |
     path = folder / expected["file"]
     if not path.is_file():
         return None
-    if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
+    if file_sha256(path) == expected["sha256"]:
         return path, expected["sha256"]
-    log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
+    log(f"{path.name} is damaged (its sha256 differs): fetching it again")
     path.unlink()
     return None
 
@@ -204,13 +172,12 @@ def _known(package: Package) -> dict:
     return {
         # apt writes the colon after an epoch as %3a.
         "file": f"{package.name}_{package.version.replace(':', '%3a')}_all.deb",
-        "size": package.size_bytes,
         "sha256": package.sha256,
     }
 
 
 def _manifest(folder: Path) -> dict[str, dict]:
-    """Return the file, size and sha256 of each archive that apt has verified, by package.
+    """Return the file and sha256 of each archive that apt has verified, by package.
 
     A missing or damaged manifest yields {}, so that only known versions can be verified.
     """

@@ -1,16 +1,15 @@
 """Fashion-MNIST from a Debian package, with 70,000 grey 28x28 images in ten classes of clothes."""
 
 import gzip
-import struct
 import zlib
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
-from cpc.data.cache import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr, preparing
 from cpc.data.images import Images
-from cpc.data.sources.debian import Package, laying_out, preparing
+from cpc.data.sources.debian import Package, laying_out
 from cpc.types import UserError
 
 PACKAGE = Package(
@@ -61,9 +60,9 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
         content = gzip.decompress(path.read_bytes())
         if content[:3] != b"\0\0\x08":
             raise ValueError(f"it begins with {content[:4].hex()}")
-        shape = struct.unpack_from(f">{content[3]}i", content, 4)
+        shape = np.frombuffer(content, ">i4", content[3], offset=4)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
-    except (OSError, EOFError, zlib.error, ValueError, IndexError, struct.error) as error:
+    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
         raise UserError(f"{path} is not a complete gzipped idx file of uint8: {error}") from error
 
 

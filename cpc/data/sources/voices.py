@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,9 @@ import soundfile
 import soxr
 from jaxtyping import Int
 
-from cpc.data.cache import Log, cache_dir, log_to_stderr
+from cpc.data.cache import Log, cache_dir, log_to_stderr, preparing
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.sources.debian import Package, laying_out, preparing, read_stamp
+from cpc.data.sources.debian import Package, laying_out, read_stamp
 from cpc.files import file_sha256
 
 PACKAGES = (
@@ -232,12 +232,6 @@ def is_prepared() -> bool:
     return {package.name for package in PACKAGES} <= set(read_stamp(cache_dir() / FOLDER_NAME))
 
 
-class _Job(NamedTuple):
-    clip: Clip
-    utterance: str
-    path: Path
-
-
 def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
     speakers = [";ID |SEX| SUBSET |MINUTES| NAME"]
     train, test, sources, skipped = [], [], [], []
@@ -246,24 +240,30 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
     for voice in VOICES:
         speaker_id, minutes = FIRST_SPEAKER_ID + number, 0.0
         for name, find_clips in voice.parts.items():
-            chapter = f"{FIRST_SPEAKER_ID + number}0"
-            jobs = _jobs(find_clips(unpacked), folder / str(speaker_id) / chapter)
-            seconds, reasons = _write_recordings(jobs, seen)
-            kept = []
-            for job, reason in zip(jobs, reasons, strict=True):
-                source = job.clip.path.relative_to(unpacked)
+            chapter = folder / str(speaker_id) / f"{FIRST_SPEAKER_ID + number}0"
+            chapter.mkdir(parents=True)
+            stem = chapter / f"{speaker_id}-{chapter.name}"
+            clips = find_clips(unpacked)
+            # Ids do not depend on which clips are dropped.
+            paths = [Path(f"{stem}-{i:04d}.flac") for i in range(len(clips))]
+            seconds, reasons = _write_recordings(clips, paths, seen)
+            kept = {}
+            for clip, path, reason in zip(clips, paths, reasons, strict=True):
+                source = clip.path.relative_to(unpacked)
                 if reason is None:
-                    kept.append(job)
-                    sources.append(f"{job.utterance}\t{source}")
+                    kept[path.stem] = clip
+                    sources.append(f"{path.stem}\t{source}")
                 else:
                     skipped.append(f"{source}\t{reason}")
-            _write_texts(kept)
-            phones = [f"{j.utterance} {' '.join(j.clip.phones)}" for j in kept if j.clip.phones]
-            if phones:
-                _write_lines(folder / f"phones_{name.replace('-', '_')}.txt", phones)
-            for job, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
-                (test if is_test else train).append(job.utterance)
-            log(f"{name}: {len(jobs)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
+            texts = [[key, *(c.text or "UNKNOWN").upper().split()] for key, c in kept.items()]
+            phones = [[key, *c.phones] for key, c in kept.items() if c.phones]
+            phones_path = folder / f"phones_{name.replace('-', '_')}.txt"
+            for path, rows in ((Path(f"{stem}.trans.txt"), texts), (phones_path, phones)):
+                if rows:
+                    _write_lines(path, map(" ".join, rows))
+            for utterance, is_test in zip(kept, _test_mask(len(kept), number), strict=True):
+                (test if is_test else train).append(utterance)
+            log(f"{name}: {len(clips)} clips, {len(kept)} kept, {seconds / 60:.1f} min")
             minutes += seconds / 60
             number += 1
         speakers.append(f"{speaker_id} | {voice.sex} | voices | {minutes:.2f} | {voice.name}")
@@ -272,22 +272,16 @@ def _write_layout(unpacked: Path, folder: Path, log: Log) -> None:
         _write_lines(folder / name, lines)
 
 
-def _jobs(clips: Sequence[Clip], chapter: Path) -> list[_Job]:
-    """Return a job per clip of a part, whose ids do not depend on which clips are dropped."""
-    chapter.mkdir(parents=True)
-    names = [f"{chapter.parent.name}-{chapter.name}-{i:04d}" for i in range(len(clips))]
-    files = [chapter / f"{name}.flac" for name in names]
-    return [_Job(*one) for one in zip(clips, names, files, strict=True)]
+def _write_recordings(
+    clips: Sequence[Clip], paths: Sequence[Path], seen: set[str]
+) -> tuple[float, list[str | None]]:
+    """Write clips to paths, and return their total seconds and a drop reason or None for each."""
 
-
-def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list[str | None]]:
-    """Write recordings, and return their total seconds and a drop reason or None for each job."""
-
-    def write(job: _Job, is_repeat: bool) -> tuple[float, str | None]:
+    def write(clip: Clip, path: Path, is_repeat: bool) -> tuple[float, str | None]:
         if is_repeat:
             return 0.0, "identical to another clip"
         try:
-            samples = decode(job.clip.path)
+            samples = decode(clip.path)
         except soundfile.LibsndfileError as error:
             return 0.0, f"does not decode: {error.error_string}"
         if reason := reason_to_drop(samples):
@@ -295,15 +289,15 @@ def _write_recordings(jobs: Sequence[_Job], seen: set[str]) -> tuple[float, list
         # Through memory, because soundfile would sync each of the thousands of files to disk.
         buffer = io.BytesIO()
         soundfile.write(buffer, samples, SAMPLE_RATE_HZ, format="FLAC", subtype="PCM_16")
-        job.path.write_bytes(buffer.getvalue())
+        path.write_bytes(buffer.getvalue())
         return len(samples) / SAMPLE_RATE_HZ, None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         repeats = []
-        for digest in pool.map(lambda job: file_sha256(job.clip.path), jobs):
+        for digest in pool.map(file_sha256, [clip.path for clip in clips]):
             repeats.append(digest in seen)
             seen.add(digest)
-        results = list(pool.map(write, jobs, repeats))
+        results = list(pool.map(write, clips, paths, repeats))
     return sum(seconds for seconds, _ in results), [reason for _, reason in results]
 
 
@@ -313,14 +307,5 @@ def _test_mask(num_utterances: int, number: int) -> np.ndarray:
     return np.isin(np.arange(num_utterances), order[: round(TEST_FRACTION * num_utterances)])
 
 
-def _write_texts(kept: Sequence[_Job]) -> None:
-    """Write the texts to `ID-CHAPTER.trans.txt` in capitals, with UNKNOWN for missing texts."""
-    texts = [" ".join((job.clip.text or "UNKNOWN").upper().split()) for job in kept]
-    lines = [f"{job.utterance} {text}" for job, text in zip(kept, texts, strict=True)]
-    if kept:
-        speaker, chapter, _ = kept[0].utterance.split("-")
-        _write_lines(kept[0].path.with_name(f"{speaker}-{chapter}.trans.txt"), lines)
-
-
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

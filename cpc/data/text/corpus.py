@@ -13,7 +13,7 @@ from cpc.types import UserError
 
 #: Placeholder for words outside the vocabulary, with id 0.
 UNKNOWN = "<unk>"
-#: Number of tokens held in memory at a time while a text is counted and ranked.
+#: Number of tokens counted at a time, as 64-bit copies of them take memory.
 CHUNK_TOKENS = 1 << 22
 #: Minimum length of a copied sentence in words. Shorter sentences may recur by chance.
 MIN_COPIED_WORDS = 8
@@ -100,15 +100,10 @@ def count_words(corpus: Corpus) -> Int[np.ndarray, " v"]:
 def count_tokens(parts: Iterable[np.ndarray], num_words: int) -> Int[np.ndarray, " v"]:
     """Count each id below `num_words` in arrays, chunk by chunk to save memory."""
     counts = np.zeros(num_words, np.int64)
-    for chunk in cut_chunks(parts):
-        counts += np.bincount(chunk, minlength=num_words)
-    return counts
-
-
-def cut_chunks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Split arrays into chunks of at most `CHUNK_TOKENS` tokens."""
     for part in parts:
-        yield from (part[i : i + CHUNK_TOKENS] for i in range(0, len(part), CHUNK_TOKENS))
+        for i in range(0, len(part), CHUNK_TOKENS):
+            counts += np.bincount(part[i : i + CHUNK_TOKENS], minlength=num_words)
+    return counts
 
 
 def describe_corpus(corpus: Corpus) -> str:

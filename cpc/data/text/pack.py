@@ -6,18 +6,16 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from cpc.data.cache import Log
-from cpc.data.sources.debian import one_process
+from cpc.data.cache import Log, preparing
 from cpc.data.text.corpus import (
     Corpus,
     Vocabulary,
     count_tokens,
-    cut_chunks,
     mix_bits,
     rank_words,
 )
@@ -70,7 +68,7 @@ def read_text_folder(
     Each file is a document. Documents that are mostly contained in a larger document are left out
     and listed in `skipped`, so that splits do not share text. The pack is reused while the files
     (paths, sizes and modification times) and options are unchanged and its checksums are correct.
-    Only the vocabulary needs to fit into memory.
+    Packing holds four bytes per word in memory. The corpus is memory-mapped.
 
     Args:
         path: a file with any suffix, or a folder with .txt files at any depth.
@@ -96,14 +94,10 @@ def read_text_folder(
     settings = json.dumps([VERSION, str(path.resolve()), options])
     key = digest_files((file.resolve() for file in found.files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with one_process(out / f"{folder.name}.lock", log):
-            if not is_whole(folder, key):
-                with replacing_folder(folder) as part:
-                    write_pack(part, path, found, key, options, log)
-    except OSError as error:
-        raise UserError(f"cannot write the pack {folder}: {error}") from error
+    with preparing(folder.name, log, out):
+        if not is_whole(folder, key):
+            with replacing_folder(folder) as part:
+                write_pack(part, path, found, key, options, log)
     corpus = open_pack(folder)
     return corpus._replace(skipped=[*found.unreadable, *corpus.skipped, *found.left_out])
 
@@ -114,77 +108,54 @@ def write_pack(
     """Write the tokens, bounds, vocabulary and sealed index of a pack into a folder."""
     log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    raw = folder / "raw.int32", folder / "raw.int64"
-    documents, skipped = write_documents(*raw, found.files, ids, options, log)
+    is_end = bytearray()  # whether each id is a sentence end instead of a word
+    documents, skipped = [], []
+    for file in found.files:
+        try:
+            documents.append(read_document(file, ids, is_end, options))
+        except (UserError, OSError) as error:
+            skipped.append((printable(file), str(error)))
+            log(f"skipped: {error}")
     damaged = [*found.unreadable, *skipped]
     total = len(found.files) + len(found.unreadable)
     max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
     check_skipped(damaged, total, max_fraction, f"files of text in {printable(path)}")
-    tokens = np.asarray(np.memmap(raw[0], np.int32, "r"))
-    starts = np.asarray(np.memmap(raw[1], np.int64, "r"))
-    documents, copies = leave_out_copies(tokens, documents)
+    documents, copies = leave_out_copies(documents)
     for _, reason in copies:
         log(f"skipped: {reason}")
-    counts = count_tokens((tokens[slice(*one.words)] for one in documents), len(ids))
+    counts = count_tokens((one.tokens for one in documents), len(ids))
     least = max(1, options["min_count"])
     vocabulary, rank = rank_words(list(ids), counts, least, options["max_vocabulary"])
     if (number := len(vocabulary.words) - 1) < 2:
         problem = f"vocabulary of {printable(path)} is too small (got {number} words)"
         raise UserError(f"{problem}: add more text or lower min_count")
-    write_ranked(folder, tokens, starts, documents, rank)
-    for file in raw:
-        file.unlink()
+    with (folder / TOKENS).open("wb") as stream:
+        for document in documents:
+            rank[document.tokens].tofile(stream)
+    shifts = np.cumsum([0, *(len(one.tokens) for one in documents)])
+    starts = [one.starts + shift for one, shift in zip(documents, shifts, strict=False)]
+    np.concatenate([*starts, shifts[-1:]]).tofile(folder / SENTENCES)
+    np.cumsum([0, *map(len, starts)]).tofile(folder / DOCUMENTS)
     write_vocabulary(folder / VOCABULARY, vocabulary)
     sums = {name: file_crc32(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
     write_sealed(folder / INDEX, {"key": key, "skipped": [*skipped, *copies], "sums": sums})
     log(
-        f"packed {int(vocabulary.counts.sum()):,} words in {len(documents):,} documents, "
-        f"{len(vocabulary.words) - 1:,} words in the vocabulary"
+        f"packed {shifts[-1]:,} words in {len(documents):,} documents, "
+        f"{number:,} words in the vocabulary"
     )
 
 
 class Document(NamedTuple):
-    """A packed file and the (start, stop) positions of its words and sentences in the pack."""
+    """A file as word ids by first occurrence, int32, and the start of each sentence, int64."""
 
     file: Path
-    words: tuple[int, int]
-    sentences: tuple[int, int]
+    tokens: np.ndarray
+    starts: np.ndarray
 
 
-def write_documents(
-    raw: Path,
-    bounds: Path,
-    files: Sequence[Path],
-    ids: defaultdict[str, int],
-    options: dict[str, Any],
-    log: Log,
-) -> tuple[list[Document], list[Skipped]]:
-    """Write bounds and tokens, with ids by first use, and return documents and skipped files."""
-    is_end = bytearray()  # whether each id is a sentence end instead of a word
-    documents, skipped = [], []
-    with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
-        for file in files:
-            starts = tokens.tell(), sentences.tell()
-            try:
-                write_document(file, tokens, sentences, ids, is_end, options)
-                if tokens.tell() == starts[0]:
-                    raise UserError(f"{printable(file)} has no words")
-                words = starts[0] // 4, tokens.tell() // 4
-                documents.append(Document(file, words, (starts[1] // 8, sentences.tell() // 8)))
-            except (UserError, OSError) as error:
-                for stream, start in zip((tokens, sentences), starts, strict=True):
-                    stream.seek(start)
-                    stream.truncate()
-                skipped.append((printable(file), str(error)))
-                log(f"skipped: {error}")
-    return documents, skipped
-
-
-def leave_out_copies(
-    tokens: np.ndarray, documents: list[Document]
-) -> tuple[list[Document], list[Skipped]]:
+def leave_out_copies(documents: list[Document]) -> tuple[list[Document], list[Skipped]]:
     """Separate originals from copies, and return the originals and a (name, reason) per copy."""
-    copies = find_copied_documents(tokens, [0, *(one.words[1] for one in documents)])
+    copies = find_copied_documents([one.tokens for one in documents])
     skipped = []
     for number, (other, share) in sorted(copies.items()):
         name, original = (printable(documents[one].file) for one in (number, other))
@@ -193,23 +164,20 @@ def leave_out_copies(
     return [one for number, one in enumerate(documents) if number not in copies], skipped
 
 
-def find_copied_documents(
-    tokens: Int[np.ndarray, " n"], bounds: Sequence[int]
-) -> dict[int, tuple[int, float]]:
+def find_copied_documents(parts: Sequence[Int[np.ndarray, " _"]]) -> dict[int, tuple[int, float]]:
     """Map each copied document to its original and its fraction of windows in larger documents.
 
-    Document j is tokens[bounds[j]:bounds[j + 1]]. A window is `WINDOW_WORDS` consecutive words at
-    any position, so copies are also found if lines are wrapped differently or a licence is added.
-    The original is the larger document that shares most windows, or the first of equal documents.
+    `parts` are the word ids of each document. A window is `WINDOW_WORDS` consecutive words at any
+    position, so copies are also found if lines are wrapped differently or a licence is added. The
+    original is the larger document that shares most windows, or the first of equal documents.
 
     >>> text = np.arange(100)
-    >>> find_copied_documents(np.concatenate([text[:60], text, text]), [0, 60, 160, 260])
+    >>> find_copied_documents([text[:60], text, text])
     {2: (1, 1.0), 0: (1, 1.0)}
     """
-    parts = [tokens[a:b] for a, b in itertools.pairwise(bounds)]
     equal = find_copies(hashlib.blake2b(part.tobytes()).digest() for part in parts)
     copies = {copy: (first, 1.0) for copy, first in equal.items()}
-    sample = 1 << max(0, (len(tokens) // MAX_WINDOWS).bit_length())
+    sample = 1 << max(0, (sum(map(len, parts)) // MAX_WINDOWS).bit_length())
     windows = {j: hash_windows(part, sample) for j, part in enumerate(parts) if j not in equal}
     large = [j for j, own in windows.items() if len(own) >= MIN_WINDOWS]
     if len(large) < 2:
@@ -236,52 +204,17 @@ def hash_windows(tokens: Int[np.ndarray, " n"], sample: int = 1) -> UInt64[np.nd
         total = np.zeros(len(mixed) - WINDOW_WORDS + 1, np.uint64)
         for i in range(WINDOW_WORDS):
             total = mix_bits(total ^ mixed[i : i + len(total)])
-        hashes.append(sorted_unique(total[total % np.uint64(sample) == 0]))
-    return sorted_unique(np.concatenate(hashes))
+        hashes.append(total[total % np.uint64(sample) == 0])
+    # Without counts, np.unique of NumPy 2.4 fills a hash table, which takes 75 times as long.
+    return np.unique(np.concatenate(hashes), return_counts=True)[0]
 
 
-def sorted_unique(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " _"]:
-    """Return the unique values in ascending order, as `np.unique` does.
-
-    For integers, `np.unique` of NumPy 2.4 uses a hash table, which takes 75 times as long for a
-    million values that are nearly all distinct.
-
-    >>> sorted_unique(np.array([3, 1, 3], np.uint64))
-    array([1, 3], dtype=uint64)
-    """
-    values = np.sort(values)
-    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
-
-
-def write_ranked(
-    folder: Path,
-    tokens: np.ndarray,
-    starts: np.ndarray,
-    documents: Sequence[Document],
-    rank: np.ndarray,
-) -> None:
-    """Write tokens with ids ranked by count, and the starts of sentences and documents."""
-    with (folder / TOKENS).open("wb") as words, (folder / SENTENCES).open("wb") as sentences:
-        for document in documents:
-            shift = words.tell() // 4 - document.words[0]
-            (starts[slice(*document.sentences)] + shift).tofile(sentences)
-            for chunk in cut_chunks([tokens[slice(*document.words)]]):
-                rank[chunk].tofile(words)
-        np.array([words.tell() // 4]).tofile(sentences)
-    sizes = (end - begin for begin, end in (one.sentences for one in documents))
-    np.cumsum([0, *sizes]).tofile(folder / DOCUMENTS)
-
-
-def write_document(
-    file: Path,
-    tokens: BinaryIO,
-    sentences: BinaryIO,
-    ids: defaultdict[str, int],
-    is_end: bytearray,
-    options: dict[str, Any],
-) -> None:
-    """Append one file's tokens, with ids by first occurrence, and its sentence starts."""
+def read_document(
+    file: Path, ids: defaultdict[str, int], is_end: bytearray, options: dict[str, Any]
+) -> Document:
+    """Read the words and sentences of a file, adding new words to `ids` and `is_end`."""
     end_letters = END_LETTERS[options["form"]]
+    parts, starts, num_tokens = [], [], 0
     is_open = False  # whether the last sentence may continue in the next chunk
     for chunk in read_chunks(file):
         words = tokenize(chunk, options["form"], lowercase=options["lowercase"])
@@ -289,10 +222,13 @@ def write_document(
         is_end.extend([word[0] in end_letters for word in itertools.islice(ids, len(is_end), None)])
         ends = np.frombuffer(is_end, bool)[new]
         num_ends = np.cumsum(ends)[~ends] + (not is_open)  # before each word
-        begins = np.diff(num_ends, prepend=0) > 0
-        (tokens.tell() // 4 + np.flatnonzero(begins)).astype(np.int64).tofile(sentences)
-        new[~ends].tofile(tokens)
+        starts.append(num_tokens + np.flatnonzero(np.diff(num_ends, prepend=0) > 0))
+        parts.append(new[~ends])
+        num_tokens += len(parts[-1])
         is_open = not ends[-1] if len(ends) else is_open
+    if not num_tokens:
+        raise UserError(f"{printable(file)} has no words")
+    return Document(file, np.concatenate(parts), np.concatenate(starts))
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:

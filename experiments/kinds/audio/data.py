@@ -128,7 +128,7 @@ def describe_labels(
         log(
             f"{name}: {len(lost):,} of {len(labels):,} labelled utterances have no recording "
             f"({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings have "
-            f"labels; {explain_ids(lost, recordings)}"
+            f"labels; {explain_ids(recordings)}"
         )
 
 

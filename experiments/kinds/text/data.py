@@ -1,6 +1,7 @@
 """Loading and splitting the text of a config, and drawing runs of sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -23,11 +24,11 @@ LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies"
 
 
 class TextData(NamedTuple):
-    """Training and test text, and labeled sentences for probes."""
+    """Training and test text, and labeled sentences for probes of sentences."""
 
     train: data.Corpus
     test: data.Corpus
-    tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
+    tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]] = MappingProxyType({})
     """Sentences and labels, which are 0 or 1, by name of the probe."""
     unused: tuple[tuple[str, str], ...] = ()
     """Pairs (name, reason) for words and sentences that batches never contain."""

@@ -44,8 +44,7 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
         try:
             judged = read_judgements(log=log)
             scores += similarity_scores(vectors, index, judged.pairs, features=config.model.name)
-            questions = [four for section in judged.analogies.values() for four in section]
-            score = analogy_score(vectors, index, questions, features=config.model.name)
+            score = analogy_score(vectors, index, judged.analogies, features=config.model.name)
             scores += [score] if score else []
         except UserError as error:
             log(f"word similarity is not reported: {error}")

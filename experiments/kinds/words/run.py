@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from cpc.data import (
 )
 from cpc.data.cache import cache_dir
 from cpc.data.sources.texts import prepare_texts
-from cpc.data.walk import Skipped, count_names
+from cpc.data.walk import count_names
 from cpc.data.words import WordStream, word_stream
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
@@ -39,33 +39,12 @@ from cpc.train import (
 )
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, subset
-from experiments.command.run_dir import Fingerprint
+from experiments.kinds.text.data import TextData as Text
 from experiments.kinds.words import step as steps
 from experiments.kinds.words.step import Noise, make_noise
 from experiments.training.checks import data_root, name_of
 from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.problem import Work
-
-
-class Text(NamedTuple):
-    """Training text and held-out text."""
-
-    train: Corpus
-    test: Corpus
-    name: str = ""
-
-    @property
-    def skipped(self) -> Sequence[Skipped]:
-        """Skipped files, each with the reason."""
-        return self.train.skipped
-
-    def fingerprint(self) -> dict[str, Fingerprint]:
-        """Return fingerprints of the training and test sentences."""
-        parts = {"train": self.train, "test": self.test}
-        return {
-            name: Fingerprint(len(own.sentence_starts) - 1, own.identity())
-            for name, own in parts.items()
-        }
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
@@ -103,12 +82,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> Text:
     skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
         log(f"data: {describe_corpus(corpus)}; {skipped}")
-        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), name_of(config))
+        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]), name=name_of(config))
     train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=config.seed)
     copies = f"{num_copies:,} training sentences are skipped, as the test text contains them; "
     used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(f"data: {used}; {copies if num_copies else ''}{skipped}")
-    return Text(train, test, name_of(config))
+    return Text(train, test, name=name_of(config))
 
 
 ON_ONE_DEVICE = True
