@@ -163,7 +163,7 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 def end(folder: pathlib.Path, stopped: bool) -> None:
     """Print the table and path of the sweep's results, and exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
-    print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
+    print(status.describe(rows))
     if (page := folder / "comparison.html").exists():
         print(f"comparison: {page}")
     if stopped:
