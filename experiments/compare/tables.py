@@ -38,25 +38,16 @@ class ScoreKey(NamedTuple):
         return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
-def questions(scores: Frame) -> list[ScoreKey]:
-    """Return a score frame's distinct questions, in order of appearance."""
-    rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
-    return [ScoreKey(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
-
-
 def headline(scores: Frame) -> list[ScoreKey]:
     """Return the main question of each task, preferably a linear probe of learned features."""
+    learned = scores[(scores.task != "information") & scores.features.isin(LEARNED)]
+    keys = learned[list(QUESTION)].drop_duplicates().itertuples(index=False)
     first: dict[tuple, ScoreKey] = {}
-    learned = [one for one in questions(scores) if one.features in LEARNED]
-    for one in sorted(learned, key=lambda one: one.method != "linear"):
-        if one.method == "linear" or not has_curve(one, scores):
+    for one in sorted((ScoreKey(*key) for key in keys), key=lambda one: one.method != "linear"):
+        has_curve = answers(one, scores).num_train.nunique() > 1  # several numbers of labels
+        if one.method == "linear" or not has_curve:
             first.setdefault((one.task, one.data, one.unit, one.metric), one)
     return list(first.values())
-
-
-def has_curve(question: ScoreKey, scores: Frame) -> bool:
-    """Return whether a question has scores for several numbers of labels."""
-    return answers(question, scores).num_train.nunique() > 1
 
 
 def answers(question: ScoreKey, scores: Frame) -> Frame:

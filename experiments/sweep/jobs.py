@@ -246,9 +246,17 @@ def make_slurm(
     jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
 ) -> Launch:
     """Submit an array of SLURM jobs, which are requeued after preemption or a time-out."""
+    submitit = None
+    with contextlib.suppress(ImportError):
+        import submitit  # pyright: ignore[reportMissingImports]
+    if submitit is None or shutil.which("sbatch") is None:
+        raise UserError(
+            "--launcher slurm needs submitit (pip install 'cpc-jax[slurm]') and the sbatch of a "
+            "SLURM cluster's login node: install or find both, or remove --launcher"
+        )
     pairs = dict(part.partition("=")[::2] for part in options.split())
     parsed = {name: int(v) if v.isdecimal() else v for name, v in pairs.items()}
-    executor = import_submitit().AutoExecutor(folder=folder / "slurm", cluster="slurm")
+    executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
     try:
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
     except (AssertionError, NameError, TypeError, ValueError) as error:  # of a wrong option
@@ -276,19 +284,6 @@ def await_slurm(submitted: Any, log: pathlib.Path, num_signals: Callable[[], int
         with log.open("a") as file:
             file.write(f"the job {submitted.job_id} ended as {submitted.state}: {error}\n")
         return 1
-
-
-def import_submitit() -> Any:
-    """Return the module submitit, or raise UserError if it or SLURM is not installed."""
-    submitit = None
-    with contextlib.suppress(ImportError):
-        import submitit  # pyright: ignore[reportMissingImports]
-    if submitit is None or shutil.which("sbatch") is None:
-        raise UserError(
-            "--launcher slurm needs submitit (pip install 'cpc-jax[slurm]') and the sbatch of a "
-            "SLURM cluster's login node: install or find both, or remove --launcher"
-        )
-    return submitit
 
 
 class Requeued:

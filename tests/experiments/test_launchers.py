@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -80,48 +81,33 @@ def test_gpus_are_shared(tmp_path, monkeypatch):
     assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
 
 
-def test_missing_slurm_is_reported(monkeypatch):
+def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     for module in (None, object()):
         monkeypatch.setitem(sys.modules, "submitit", module)
         with pytest.raises(UserError, match=r"needs submitit .pip install .* and the sbatch"):
-            launchers.import_submitit()
+            launchers.make_slurm([], tmp_path, "", lambda: 0)
 
 
-class FakeJob:
-    job_id, state = "17_0", "TIMEOUT"
-
-    def __init__(self, outcome, is_done=True):
-        self.outcome, self.is_done, self.is_cancelled = outcome, is_done, False
-
-    def done(self):
-        return self.is_done
-
-    def cancel(self):
-        self.is_cancelled = True
-
-    def results(self):
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+@pytest.mark.parametrize(("results", "num_signals", "status", "log"), [
+    ([[0, -9]], 0, -9, ""), ([], 1, 143, ""),
+    (RuntimeError("no node"), 0, 1, "the job 17_0 ended as TIMEOUT: no node\n"),
+])  # fmt: skip
+def test_slurm_jobs_are_waited_for(tmp_path, results, num_signals, status, log):
+    job = mock.Mock(job_id="17_0", state="TIMEOUT")
+    job.done.return_value, job.results.side_effect = not num_signals, results
+    path = tmp_path / "log.txt"
+    path.touch()
+    assert launchers.await_slurm(job, path, lambda: num_signals) == status
+    assert (path.read_text(), job.cancel.called) == (log, bool(num_signals))
 
 
-def test_slurm_jobs_are_waited_for(tmp_path):
-    running, log = FakeJob([0], is_done=False), tmp_path / "log.txt"
-    jobs = (FakeJob([0, -9]), 0, -9), (FakeJob(RuntimeError("no node")), 0, 1), (running, 1, 143)
-    for submitted, num_signals, status in jobs:
-        assert launchers.await_slurm(submitted, log, lambda n=num_signals: n) == status
-    assert log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
-    assert running.is_cancelled
-
-
-def test_slurm_job_that_just_ended_is_requeued(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("process", "name"), [("0", "log.txt"), ("1", "log.1.txt")])
+def test_slurm_job_that_just_ended_is_requeued(tmp_path, monkeypatch, process, name):
     command, log = ["sh", "-c", "echo word; exit 5"], str(tmp_path / "log.txt")
-    for process, name in (("0", "log.txt"), ("1", "log.1.txt")):
-        monkeypatch.setenv("SLURM_PROCID", process)
-        job = launchers.Requeued()
-        assert job(command, log) == 5
-        assert (tmp_path / name).read_text() == "word\n"
+    monkeypatch.setenv("SLURM_PROCID", process)
+    job = launchers.Requeued()
+    assert (job(command, log), (tmp_path / name).read_text()) == (5, "word\n")
     delayed = job.checkpoint(command, log)
     assert isinstance(delayed.function, launchers.Requeued)
     assert delayed.args == (command, log)
