@@ -225,12 +225,11 @@ def test_ranking_uses_one_metric_and_its_direction(best_of):
     assert best_of(near + scores_of(0.6), scores_of(0.7))[0] == "b0"  # linear probes are preferred
     assert best_of(near, scores_of(0.7), task="knn")[0] == "a0"
     # Scores of other steps, tasks and features do not count.
-    early = scores_of(0.9, 0.9, 0.9, task="ABX")[2]._replace(step=2)
+    own = {"task": "ABX", "metric": "correlation"}
+    early = scores_of(0.9, 0.9, **own)[1]._replace(step=2)
     other = [early, *scores_of(0.9, task="ABX", features="z"), *scores_of(0.9)]
-    kept, (line, _) = best_of(
-        [*scores_of(-0.3, task="ABX", metric="correlation"), *other],
-        [*scores_of(-0.25, task="ABX", metric="correlation"), early], task="abx",
-    )  # fmt: skip
+    found = [*scores_of(-0.3, **own), *other], scores_of(-0.25, **own)
+    kept, (line, _) = best_of(*found, task="abx")
     assert (kept, line.split("  ")[1]) == ("b0", "abx of c, correlation -0.25")
 
 
