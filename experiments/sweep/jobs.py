@@ -254,8 +254,8 @@ def make_slurm(
             "--launcher slurm needs submitit (pip install 'cpc-jax[slurm]') and the sbatch of a "
             "SLURM cluster's login node: install or find both, or remove --launcher"
         )
-    pairs = dict(part.partition("=")[::2] for part in options.split())
-    parsed = {name: int(v) if v.isdecimal() else v for name, v in pairs.items()}
+    pairs = (part.partition("=") for part in options.split())
+    parsed = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
     executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
     try:
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
