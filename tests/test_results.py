@@ -1,7 +1,5 @@
 """Scores and runs: writing, reading and comparing."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from cpc.results.run import evaluations, last_evaluation, read_run
 from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
 from tests.fake_run import add_records, fake_record, write_fake_run
+from tests.small_run import write_run
 
 PHONES = Score("phones", "voices", "frame", "c", "linear", "error rate", 0.25,
                low=0.2, high=0.3, higher_is_better=False)  # fmt: skip
@@ -237,24 +236,28 @@ def test_digest_depends_on_values_and_order():
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
 
 
-def run_with(tmp_path, name, seed, scores, **config):
-    folder = tmp_path / name
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"seed": seed, **config}))
-    write_scores(folder, scores)
-    return name, read_run(folder)
+def cells_of(tmp_path, *runs):
+    """Write runs of (model, seed, step, scores), and return their frame of scores by cell."""
+    found = []
+    for model, seed, step, scores in runs:
+        name = f"{model},seed={seed}"
+        found.append(
+            (name, read_run(write_run(tmp_path / name, seed, step, scores=scores, m=model)))
+        )
+    rows = compare(group_by_seed(found))
+    return rows[rows.task != "information"].to_dict("records")
 
 
 @pytest.mark.parametrize("parts", [("5 % of the labels", "9 % of the labels"), ("1 min", "2 min")])
 def test_seeds_with_different_splits_are_compared(tmp_path, parts):
-    runs = []
+    runs, base = [], PHONES._replace(step=20)
     for seed, number in enumerate((810, 785)):
-        scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]
+        scores = [base._replace(value=0.2 + 0.1 * seed, num_train=number)]
         for part, setting in enumerate(parts):
             curve = {"method": "frozen", "num_train": number * (part + 1), "setting": setting}
-            scores.append(PHONES._replace(value=0.4 + 0.1 * part, seed=seed, **curve))
-        runs.append(run_with(tmp_path, f"a,seed={seed}", seed, scores, width=1))
-    whole, half, full = compare(group_by_seed(runs)).to_dict("records")
+            scores.append(base._replace(value=0.4 + 0.1 * part, **curve))
+        runs.append(("a", seed, 20, scores))
+    whole, half, full = cells_of(tmp_path, *runs)
     assert (whole["value"], whole["by_seed"]) == (pytest.approx(0.25), pytest.approx([0.2, 0.3]))
     assert (half["by_seed"], full["by_seed"]) == ([0.4, 0.4], [0.5, 0.5])
     assert (half["num_train"], full["num_train"]) == (810, 1620)
@@ -297,19 +300,11 @@ def test_one_seed_compared_with_three():
 
 
 def test_unfinished_runs_are_shown_without_comparison(tmp_path):
-    def run(name, seed, step, count):
-        score, known = right_ones(count, seed=seed, step=step), {"width": name, "num_steps": 500}
-        folder, _ = run_with(tmp_path, f"{name},seed={seed}", seed, [score], **known)
-        record = {"step": step, "split": "train", "loss": 1.0}
-        (tmp_path / folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-        runs.append((folder, read_run(tmp_path / folder)))
-
-    runs = []
-    for seed, (step, count) in enumerate([(500, 60), (500, 62), (100, 20)]):
-        run("a", seed, 500, 60 + seed)
-        run("b", seed, step, count)
-        run("c", seed, 100, 70)
-    a, b, c = compare(group_by_seed(runs)).to_dict("records")
+    a, b, c = cells_of(tmp_path, *(
+        (name, seed, step, [right_ones(count, step=step)])
+        for seed, (own, count) in enumerate([(20, 60), (20, 62), (10, 20)])
+        for name, step, count in (("a", 20, 60 + seed), ("b", own, count), ("c", 10, 70))
+    ))  # fmt: skip
     assert (a["at_end"], b["at_end"], c["at_end"]) == (True, True, False)
     assert b["by_seed"] == [0.60, 0.62]
     assert b["over_first"] == pytest.approx(0.005)
