@@ -31,11 +31,12 @@ def run(
     items: str | None,
     distance: str = "angular",
     lose_last_frame: bool = False,
-    max_tokens: int = 10,
-    max_speakers: int = 5,
-    seed: int = 3459,
+    **sampling: int,
 ) -> list[Score]:
-    """Compute, print and return the ABX errors in all settings for which the items have triples."""
+    """Compute, print and return the ABX errors in all settings for which the items have triples.
+
+    `sampling` are keywords of `cpc.evaluate.make_cells`.
+    """
     if not (features and items):
         raise UserError(
             "--features and --items are required, e.g. --features features/ --items dev.item"
@@ -48,31 +49,14 @@ def run(
     )
     mask = [len(token) > 0 for token in tokens]
     print(f"{len(tokens):,} tokens; {len(tokens) - sum(mask):,} without a frame are skipped")
-    scores = []
+    names, scores = {"distance": distance, "data": path.stem, "features": folder.name}, []
     for across, in_context in itertools.product((False, True), (True, False)):
         method = f"{'across' if across else 'within'}, {'in' if in_context else 'any'} context"
-        made = make_cells(
-            listed,
-            mask,
-            across=across,
-            in_context=in_context,
-            max_tokens=max_tokens,
-            max_speakers=max_speakers,
-            seed=seed,
-        )
-        cells = list(made)
+        cells = list(make_cells(listed, mask, across=across, in_context=in_context, **sampling))
         if not cells:
             print(f"{method}: the items have no such triple")
             continue
-        score = abx_score(
-            listed,
-            tokens,
-            cells,
-            distance=distance,
-            data=path.stem,
-            features=folder.name,
-            method=method,
-        )
+        score = abx_score(listed, tokens, cells, method=method, **names)
         print(f"{method}: {100 * score.value:.4f} % ({len(cells):,} cells)")
         scores.append(score)
     return scores
@@ -98,14 +82,11 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
             array = found[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"cannot read the features {path}: {error}") from error
-        if array.ndim != 2 or array.dtype.kind != "f":
+        if array.ndim != 2 or array.dtype.kind != "f" or not np.isfinite(array).all():
             raise UserError(
-                f"{path} must contain floats of shape (frames, width): embed its recording again"
+                f"{path} must contain finite floats of shape (frames, width): embed its recording "
+                "again"
             )
-        is_bad = ~np.isfinite(array).all(axis=1)
-        if is_bad.any():
-            bad = f"{is_bad.sum():,} of {len(is_bad):,} frames, first in frame {is_bad.argmax()}"
-            raise UserError(f"{path} has NaN or infinity in {bad}: embed its recording again")
     return found
 
 
@@ -146,7 +127,7 @@ if __name__ == "__main__":
         cluster.start(cli.DEVICE.value)
         run(
             FEATURES.value, ITEMS.value, DISTANCE.value, LOSE.value,
-            TOKENS.value, SPEAKERS.value, SEED.value,
+            max_tokens=TOKENS.value, max_speakers=SPEAKERS.value, seed=SEED.value,
         )  # fmt: skip
 
     cli.run(main)

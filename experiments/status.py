@@ -3,17 +3,15 @@
     cpc status runs
     cpc status runs --watch 5
 
-The column nats contains the strict bound at the last evaluation. It is averaged over the offsets k
-that are neither saturated nor share input with the context, or is the bound at the furthest offset
-if there are none. Without a bound, the column contains an estimate, marked as such. The column
-score contains the first score of learned features, with its name unless it is an accuracy, and an
-arrow if lower is better. A run records its state: running, finished (training, probes and report),
-stopped (saved, so that it can be resumed), failed (ended by an error) or audited (by --audit,
-without training). A running run whose process is gone is dead, cells of a sweep are waiting until
-they start, and a run without read permission is unreadable.
+The table contains the state.json of each run. The column nats contains the mean of log N - L at the
+last evaluation, over the offsets k that are neither saturated nor share input with the context, or
+at the furthest offset if there are none. It is a strict bound, or else marked as an estimate. The
+scores of runs are compared by `cpc compare`. A run records its state: running, finished (training,
+probes and report), stopped (saved, so that it can be resumed), failed (ended by an error) or
+audited (by --audit, without training). A running run whose process is gone is dead, cells of a
+sweep are waiting until they start, and a run without read permission is unreadable.
 """
 
-import math
 import os
 import pathlib
 import shutil
@@ -25,8 +23,7 @@ from typing import NamedTuple
 from absl import flags
 
 from cpc.files import read_object
-from cpc.results import Row, Score, information, last_scores, read_run, show_value, unit_of
-from cpc.results.score import text_table
+from cpc.results import text_table
 from cpc.train.metrics import duration
 from cpc.types import UserError
 from experiments.command import cli, lock
@@ -37,23 +34,19 @@ PATIENCE_SECONDS = 1800
 #: File with the options and step of the probes fitted by the training command, the data of their
 #: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
 PROBE_STAMP = "probes/done.json"
-#: Folders of a run that do not contain other runs.
-NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
 STATES = ("finished", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
+HEAD = ("name", "state", "step", "left", "nats", "steps/s")
 
 
 class Status(NamedTuple):
-    """The state of a run. Unknown values are None."""
+    """The texts of a run in the columns of `HEAD`. Unknown values are empty."""
 
     name: str
     state: str
-    step: int | None = None
-    num_steps: int | None = None
-    steps_per_second: float | None = None
-    information: Score | None = None
-    """log N - L in nats, whose method is "bound" or "estimate"."""
-    score: Row | None = None
-    """The first score of learned features, preferably by a linear probe."""
+    step: str = ""
+    left: str = ""
+    nats: str = ""
+    rate: str = ""
     problem: str = ""
     """The error and the command to retry."""
 
@@ -68,32 +61,28 @@ def find_runs(
     """
     seen: set[tuple[int, int]] = set()
 
-    def skip(error: OSError, path: pathlib.Path) -> None:
-        unreadable.append((path, f"it cannot be read ({error.strerror or error})"))
+    def skip(error: OSError, path: str) -> None:
+        unreadable.append((pathlib.Path(path), f"it cannot be read ({error.strerror or error})"))
 
-    walk = os.walk(root, followlinks=True, onerror=lambda e: skip(e, pathlib.Path(e.filename)))
-    for path, names, _ in walk:
+    for path, names, _ in os.walk(root, followlinks=True, onerror=lambda e: skip(e, e.filename)):
         folder, children = pathlib.Path(path), names[:]
         names.clear()  # do not descend into a run
         try:
             found = folder.stat()
             cells = read(folder / "sweep.json").get("cells")
-            holds_run = isinstance(read(folder / "config.json").get("seed"), int) or any(
-                (folder / name).is_file() for name in ("metrics.jsonl", STATE)
-            )
+            holds_run = any((folder / name).is_file() for name in ("metrics.jsonl", STATE))
         except OSError as error:
-            skip(error, folder)
+            skip(error, path)
             continue
-        if (found.st_dev, found.st_ino) in seen:
-            continue
-        seen.add((found.st_dev, found.st_ino))
-        cells = cells if isinstance(cells, dict) else {}
-        yield from (folder / name for name in cells)
-        if holds_run:
-            yield folder
-            continue
-        others = [n for n in children if n not in (*cells, *NOT_RUNS) and not n.startswith(".")]
-        names += sorted(others, key=lambda name: ((folder / name).is_symlink(), name))
+        if (found.st_dev, found.st_ino) not in seen:
+            seen.add((found.st_dev, found.st_ino))
+            cells = cells if isinstance(cells, dict) else {}
+            yield from (folder / name for name in cells)
+            if holds_run:
+                yield folder
+            else:
+                others = [n for n in children if n not in cells and not n.startswith(".")]
+                names += sorted(others, key=lambda name: ((folder / name).is_symlink(), name))
 
 
 def read(path: pathlib.Path) -> dict:
@@ -101,43 +90,37 @@ def read(path: pathlib.Path) -> dict:
     return read_object(path, []) or {}
 
 
-def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
-    """Return a run's state from its files, even if some are damaged or unrelated."""
-    recorded = read_state(folder)
-    state, problem = recorded.get("state"), ""
+def read_status(folder: pathlib.Path, name: str) -> Status:
+    """Return a run's state from its state.json, even if that is damaged or unrelated."""
+    try:
+        found = read_state(folder)
+    except OSError as error:
+        return Status(name, "unreadable", problem=f"it cannot be read ({error.strerror})")
+    state, problem, left = found.get("state"), "", ""
+    numbers = {key: value for key, value in found.items() if isinstance(value, int | float)}
     if state == "running":
         is_held = lock.is_held(folder)
         if is_held is None:  # on another machine: only recent updates show that it runs
-            updated = recorded.get("updated")
-            is_held = isinstance(updated, float) and now - updated < PATIENCE_SECONDS
+            is_held = time.time() - numbers.get("updated", 0) < PATIENCE_SECONDS
         state = "running" if is_held else "dead"
     elif state == "failed":
-        problem = f"{recorded.get('error', 'unknown')}; to retry: {recorded.get('command', '')}"
-    try:
-        run = read_run(folder)
-    except UserError:
-        return Status(name, state or "waiting", problem=problem)
-    except OSError as error:
-        return Status(name, "unreadable", problem=f"it cannot be read ({error.strerror})")
-    if state not in STATES:  # not recorded, such as in a run from the hub
-        is_begun = run.config or len(run.metrics)
+        problem = f"{found.get('error', 'unknown')}; to retry: {found.get('command', '')}"
+    elif state not in STATES:  # a run from the hub, or a cell that has not started
+        is_begun = (folder / "metrics.jsonl").exists()
         has_page = any(folder.glob("*.html"))
         state = "finished" if has_page else "stopped" if is_begun else "waiting"
-    rates = run.train.get("steps_per_second", [])
-    rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
-    step = run.step if len(run.train) else None
-    scores = list(last_scores(run.scores).itertuples())
-    learned = [score for score in scores if score.features in ("c", "z")]
-    linear = [score for score in learned if score.method == "linear"]
+    step, num_steps = (numbers.get(key, 0) for key in ("step", "num_steps"))
+    rate, nats = numbers.get("steps_per_second", 0), found.get("nats")
+    if state == "running" and rate > 0:
+        left = duration(max(0.0, (num_steps - step) / rate))
     return Status(
         name,
         state,
-        step,
-        run.num_steps,
-        steps_per_second=(*rate, None)[0],
-        information=information(run),
-        score=next(iter(linear or learned or scores), None),
-        problem=problem,
+        f"{step:,} of {num_steps:,}" if num_steps else "",
+        left,
+        nats if isinstance(nats, str) else "",
+        f"{rate:.2f}" if rate else "",
+        problem,
     )
 
 
@@ -160,29 +143,12 @@ def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
 def table(rows: Sequence[Status], width: int) -> str:
     """Format the states of runs as aligned columns, with lines truncated to `width`.
 
-    >>> score = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.5, None, None, None,
-    ...     higher_is_better=False)
-    >>> print(table([Status("a", "running", 50, 200, 2.0, None, score)], 80))
-    name  state    step       left  score                steps/s
-    a     running  50 of 200  1:15  50.0 % error rate ↓  2.00
+    >>> print(table([Status("a", "running", "50 of 200", "1:15")], 80))
+    name  state    step       left
+    a     running  50 of 200  1:15
     """
-    texts = [("name", "state", "step", "left", "nats", "score", "steps/s")]
-    for row in rows:
-        step = end = "" if row.num_steps is None else f"{row.num_steps:,}"
-        nats = left = rate = ""
-        if row.step is not None:
-            step = f"{row.step:,} of {end or '?'}"
-        if found := row.information:
-            kind = "" if found.method == "bound" else ", estimate"
-            nats = f"{found.value:.2f} ({found.setting}{kind})"
-        if row.steps_per_second:
-            rate = f"{row.steps_per_second:.2f}"
-            if row.state == "running" and row.num_steps is not None:
-                missing = row.num_steps - (row.step or 0)
-                left = duration(max(0.0, missing / row.steps_per_second))
-        name = cut(row.name, max(8, width // 2))
-        texts.append((name, row.state, step, left, nats, score_text(row.score), rate))
-    return "\n".join(line[:width].rstrip() for line in text_table(texts))
+    texts = [(cut(name, max(8, width // 2)), *columns) for name, *columns, _ in rows]
+    return "\n".join(line[:width].rstrip() for line in text_table([HEAD, *texts]))
 
 
 def cut(text: str, width: int) -> str:
@@ -194,32 +160,23 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
-def score_text(score: Row | None) -> str:
-    """Format a score with its unit, its name if not accuracy, and an arrow if lower is better."""
-    if score is None:
-        return ""
-    metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
-    parts = show_value(score.value, score.metric), unit_of(score.metric), metric
-    return " ".join([*filter(None, parts), *([] if score.higher_is_better else ["↓"])])
-
-
 def read_all(root: pathlib.Path) -> list[Status]:
     """Return the state of each run in a folder, and of each unreadable folder."""
 
     def name_of(path):
         return str(path.relative_to(root)) if path != root else path.name
 
-    now, unreadable = time.time(), []
-    found = dict.fromkeys(find_runs(root, unreadable))
-    rows = [read_status(path, name_of(path), now) for path in found]
+    unreadable: list[tuple[pathlib.Path, str]] = []
+    rows = [read_status(path, name_of(path)) for path in dict.fromkeys(find_runs(root, unreadable))]
     return rows + [Status(name_of(path), "unreadable", problem=why) for path, why in unreadable]
 
 
-def describe(rows: Sequence[Status], width: int) -> str:
-    """Format the table, the errors, and the number of runs in each state."""
+def describe(rows: Sequence[Status]) -> str:
+    """Format the table, the errors, and the number of runs in each state, for the terminal."""
     states = {state: sum(row.state == state for row in rows) for state in STATES}
     count = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     problems = [f"{row.name}: {row.problem}" for row in rows if row.problem]
+    width = shutil.get_terminal_size((120, 24)).columns
     return "\n".join([table(rows, width), *problems, count])
 
 
@@ -232,8 +189,7 @@ def run(folders: Sequence[str], watch: float | None = None) -> None:
         raise UserError(f"{root} is not a directory: pass one that contains runs, e.g. runs")
     while True:
         rows = read_all(root)
-        width = shutil.get_terminal_size((120, 24)).columns
-        text = describe(rows, width) if rows else f"{root} contains no run yet"
+        text = describe(rows) if rows else f"{root} contains no run yet"
         is_screen = watch is not None and sys.stdout.isatty()
         print(f"\x1b[2J\x1b[H{text}" if is_screen else text, flush=True)
         if watch is None:

@@ -22,6 +22,6 @@ def launch(job):
 
 if __name__ == "__main__":
     CONFIG = cli.define_config()
-    sweep.make_local = lambda *_: launch
+    sweep.running.make_local = lambda *_: launch
     engine.to_png = lambda *_: b"a figure"
     cli.run(lambda: sweep.main(CONFIG))

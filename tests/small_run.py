@@ -41,5 +41,7 @@ def write_run(path, seed=0, step=20, nats=1.0, scores=(), log=(), **model):
         write_sealed(path / "probes" / "done.json", {"step": 20, "tasks": ["linear"]})
     if step == 20:
         (path / "report.html").write_text("")
-    record_state(path, "finished" if step == 20 else "running")
+    progress = {"step": step, "num_steps": 20, "steps_per_second": 2.0}
+    progress["nats"] = f"{nats:.2f} (k = 2–3)"
+    record_state(path, "finished" if step == 20 else "running", **progress)
     return path

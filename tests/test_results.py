@@ -1,7 +1,5 @@
 """Scores and runs: writing, reading and comparing."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -20,6 +18,7 @@ from cpc.results.run import evaluations, last_evaluation, read_run
 from cpc.results.score import Outcomes, Score, digest, read_scores, write_scores
 from cpc.types import UserError
 from tests.fake_run import add_records, fake_record, write_fake_run
+from tests.small_run import write_run
 
 PHONES = Score("phones", "voices", "frame", "c", "linear", "error rate", 0.25,
                low=0.2, high=0.3, higher_is_better=False)  # fmt: skip
@@ -47,10 +46,11 @@ def test_scores_round_trip(tmp_path):
 
 
 def test_score_replaces_only_the_same_question_and_step(tmp_path):
-    write_scores(tmp_path, [PHONES._replace(step=20), PHONES._replace(step=400)])
-    write_scores(tmp_path, [PHONES._replace(step=20, value=0.9, setting="other", num_train=9)])
-    write_scores(tmp_path, [PHONES._replace(task="speakers", step=20)])
-    write_scores(tmp_path, [PHONES._replace(features="z", step=20)])
+    for fields in (
+        {"step": 20}, {"step": 400}, {"step": 20, "value": 0.9, "setting": "other", "num_train": 9},
+        {"step": 20, "task": "speakers"}, {"step": 20, "features": "z"},
+    ):  # fmt: skip
+        write_scores(tmp_path, [PHONES._replace(**fields)])
     found = {(s.task, s.step, s.features, s.num_train): s.value for s in read_scores(tmp_path)}
     assert found == {
         ("phones", 20, "c", 9): 0.9, ("phones", 400, "c", None): 0.25,
@@ -142,32 +142,24 @@ def test_resumed_steps_replace_earlier_ones(workdir):
     assert last_evaluation(run).bound.isna().tolist() == [True] + [False] * 11
 
 
-def test_strict_series_with_the_same_rule(workdir):
+@pytest.mark.parametrize("has_bound", [True, False])
+def test_strict_series_with_the_same_rule(workdir, has_bound):
     rng = np.random.default_rng(0)
     (workdir / "metrics.jsonl").unlink()
     for step in (0, 100):
-        plain = fake_record(step, "one_per_sequence", True, 8, 1.5, rng)
+        plain = fake_record(step, "one_per_sequence", has_bound, 8, 1.5, rng)
         strict = fake_record(step, "one_per_sequence", True, 64, 3.0, rng) | {"series": "strict"}
+        for key in () if has_bound else ("bound", "bound_low", "bound_high", "state"):
+            del plain[key]
         probes = {"step": step, "split": "test", "series": "probes"}
         add_records(workdir, plain, strict, plain | {"split": "train"}, probes)
     run = read_run(workdir)
     assert list(evaluations(run)) == ["one per sequence", "one per sequence, strict"]
     assert last_evaluation(run).n.iloc[0] == 8
+    assert last_evaluation(run).bound.notna().all() == has_bound
     assert last_evaluation(run, strict=True).n.iloc[0] == 64
-
-
-def test_strict_bound_is_used_if_the_loss_has_no_bound(workdir):
-    (workdir / "metrics.jsonl").unlink()
-    rng = np.random.default_rng(0)
-    own = fake_record(100, "batch", False, 64, 3.0, rng)
-    for key in ("bound", "bound_low", "bound_high", "state"):
-        del own[key]
-    strict = fake_record(100, "one_per_sequence", True, 64, 3.0, rng) | {"series": "strict"}
-    add_records(workdir, own, strict)
-    run = read_run(workdir)
-    assert last_evaluation(run).bound.isna().all()
-    assert information(run).method == "bound"
-    assert information(run).value == pytest.approx(np.mean(strict["bound"]))
+    found = information(run)
+    assert (found.method, found.value) == ("bound", pytest.approx(np.mean(strict["bound"])))
 
 
 @pytest.mark.parametrize(("file", "content"), [
@@ -185,24 +177,18 @@ def test_damaged_file_is_one_problem(workdir, file, content):
 
 def test_damaged_lines_of_metrics_are_omitted(workdir):
     path = workdir / "metrics.jsonl"
-    whole = read_run(workdir)
-    path.write_text(path.read_text() + '{"step": 600, "spl')  # killed while writing
+    whole, text = read_run(workdir), path.read_text()
+    path.write_text(text + '{"step": 600, "spl')  # killed while writing
     assert read_run(workdir).problems == []
-    path.write_text('{"step": 6\n[]\n' + path.read_text())
+    (workdir / "report.html").touch()  # a finished run does not repair its last line
+    (said,) = read_run(workdir).problems
+    assert str(path) in said
+    path.write_text('{"step": 6\n[]\n' + text)
     run = read_run(workdir)
     assert [str(path) in problem for problem in run.problems] == [True, True]
     assert run.metrics.equals(whole.metrics)
     with pytest.raises(UserError):
         read_run(workdir / "nowhere")
-
-
-def test_finished_run_with_torn_records_is_reported(workdir):
-    path = workdir / "metrics.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    assert read_run(workdir).problems == []
-    (workdir / "report.html").touch()
-    (said,) = read_run(workdir).problems
-    assert str(path) in said
 
 
 def test_equal_items_are_paired():
@@ -271,24 +257,28 @@ def test_digest_depends_on_values_and_order():
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
 
 
-def run_with(tmp_path, name, seed, scores, **config):
-    folder = tmp_path / name
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"seed": seed, **config}))
-    write_scores(folder, scores)
-    return name, read_run(folder)
+def cells_of(tmp_path, *runs):
+    """Write runs of (model, seed, step, scores), and return their frame of scores by cell."""
+    found = []
+    for model, seed, step, scores in runs:
+        name = f"{model},seed={seed}"
+        found.append(
+            (name, read_run(write_run(tmp_path / name, seed, step, scores=scores, m=model)))
+        )
+    rows = compare(group_by_seed(found))
+    return rows[rows.task != "information"].to_dict("records")
 
 
 @pytest.mark.parametrize("parts", [("5 % of the labels", "9 % of the labels"), ("1 min", "2 min")])
 def test_seeds_with_different_splits_are_compared(tmp_path, parts):
-    runs = []
+    runs, base = [], PHONES._replace(step=20)
     for seed, number in enumerate((810, 785)):
-        scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]
+        scores = [base._replace(value=0.2 + 0.1 * seed, num_train=number)]
         for part, setting in enumerate(parts):
             curve = {"method": "frozen", "num_train": number * (part + 1), "setting": setting}
-            scores.append(PHONES._replace(value=0.4 + 0.1 * part, seed=seed, **curve))
-        runs.append(run_with(tmp_path, f"a,seed={seed}", seed, scores, width=1))
-    whole, half, full = compare(group_by_seed(runs)).to_dict("records")
+            scores.append(base._replace(value=0.4 + 0.1 * part, **curve))
+        runs.append(("a", seed, 20, scores))
+    whole, half, full = cells_of(tmp_path, *runs)
     assert (whole["value"], whole["by_seed"]) == (pytest.approx(0.25), pytest.approx([0.2, 0.3]))
     assert (half["by_seed"], full["by_seed"]) == ([0.4, 0.4], [0.5, 0.5])
     assert (half["num_train"], full["num_train"]) == (810, 1620)
@@ -303,18 +293,17 @@ def test_difference_over_seeds_includes_items():
     """Two seeds with equal differences, as is common with few items."""
     ours, theirs = ({seed: right_ones(n, seed=seed) for seed in (0, 1)} for n in (55, 50))
     found, alone = lead(ours, theirs), difference(ours[0], theirs[0])
-    assert found is not None
     assert (found.paired, alone.paired) == ("seeds and items", "items")
     assert found[:3] == pytest.approx(alone[:3])
     assert found.low == 0.0 < found.high  # five items of 100: p is 1 in 16
     elsewhere = {s: one._replace(outcomes=None) for s, one in theirs.items()}
-    assert (found := lead(ours, elsewhere)) is not None
+    found = lead(ours, elsewhere)
     assert (found.paired, found.low) == ("seeds", pytest.approx(0.05))
     ours, elsewhere = (
         {s: one._replace(low=one.value - 0.1, high=one.value + 0.1) for s, one in of.items()}
         for of in (ours, elsewhere)
     )
-    assert (found := lead(ours, elsewhere)) is not None
+    found = lead(ours, elsewhere)
     assert found.paired == "seeds and items"
     assert found.low == pytest.approx(0.05 - 0.1 * 2**0.5)  # as for independent scores
 
@@ -325,27 +314,18 @@ def test_one_seed_compared_with_three():
     theirs = {0: right_ones(40)._replace(low=0.3, high=0.5)}
     assert difference(ours[0], theirs[0]).low > 0
     found = lead(ours, theirs)
-    assert found is not None
     assert (found.paired, found.value) == ("", pytest.approx(0.2))
     half = np.hypot(4.30265 * 0.1 / 3**0.5, 0.1)
     assert found.high - found.value == pytest.approx(half, rel=1e-4)
-    assert lead({1: ours[1]}, theirs)[0] == pytest.approx(0.3)  # pyright: ignore[reportOptionalSubscript]
+    assert lead({1: ours[1]}, theirs)[0] == pytest.approx(0.3)
 
 
 def test_unfinished_runs_are_shown_without_comparison(tmp_path):
-    def run(name, seed, step, count):
-        score, known = right_ones(count, seed=seed, step=step), {"width": name, "num_steps": 500}
-        folder, _ = run_with(tmp_path, f"{name},seed={seed}", seed, [score], **known)
-        record = {"step": step, "split": "train", "loss": 1.0}
-        (tmp_path / folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-        runs.append((folder, read_run(tmp_path / folder)))
-
-    runs = []
-    for seed, (step, count) in enumerate([(500, 60), (500, 62), (100, 20)]):
-        run("a", seed, 500, 60 + seed)
-        run("b", seed, step, count)
-        run("c", seed, 100, 70)
-    a, b, c = compare(group_by_seed(runs)).to_dict("records")
+    a, b, c = cells_of(tmp_path, *(
+        (name, seed, step, [right_ones(count, step=step)])
+        for seed, (own, count) in enumerate([(20, 60), (20, 62), (10, 20)])
+        for name, step, count in (("a", 20, 60 + seed), ("b", own, count), ("c", 10, 70))
+    ))  # fmt: skip
     assert (a["at_end"], b["at_end"], c["at_end"]) == (True, True, False)
     assert b["by_seed"] == [0.60, 0.62]
     assert b["over_first"] == pytest.approx(0.005)

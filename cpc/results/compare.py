@@ -299,13 +299,13 @@ def shared_headline(runs: Iterable[Run]) -> set[int] | None:
     return (set.intersection(*found) if found else set()) or None
 
 
-#: Prefixes of the two differences in the frame of `compare`, and suffixes of their columns.
-BASELINES = ("over_untrained", "over_first")
+#: Fields of a score in the frame of `compare`, and suffixes of the columns of its differences.
+SHARED = (*QUESTION, "num_train", "chance", "higher_is_better", "num_test", "setting")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
     "cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better",
     "by_seed", "at_end", "num_test", "setting",
-    *(f"{name}{end}" for name in BASELINES for end in ENDS),
+    *(f"{name}{end}" for name in ("over_untrained", "over_first") for end in ENDS),
 )  # fmt: skip
 
 
@@ -331,25 +331,21 @@ def compare(cells: Sequence[Cell]) -> Frame:
             for question, score in _by_question([own, *scores] if own else scores):
                 table = ended if is_last(run, score.step) else begun
                 table.setdefault(question, {})[run.seed] = score
-        if not number:
-            first = ended
         for question in dict.fromkeys([*ended, *begun]):
             ours = ended.get(question, {})
             untrained = ended.get((*question[:3], f"random {question[3]}", *question[4:]), {})
-            over = lead(ours, untrained), lead(ours, first.get(question, {})) if number else None
-            row = _summarize(cell.name, list((ours or begun[question]).values()), over)
-            rows.append({**row, "at_end": question in ended})
+            leads = {"over_untrained": lead(ours, untrained)}
+            leads["over_first"] = lead(ours, first.get(question, {}))
+            scores = list((ours or begun[question]).values())
+            row = {name: getattr(scores[0], name) for name in SHARED}
+            row |= mean_over_seeds(scores)._asdict()
+            for name, found in leads.items():
+                row |= {f"{name}{end}": getattr(found, key) for end, key in ENDS.items()}
+            by_seed = [score.value for score in scores]
+            rows.append({**row, "cell": cell.name, "by_seed": by_seed, "at_end": question in ended})
+        if not number:
+            first = ended
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also if nothing has a score
-
-
-def _summarize(name: str, scores: Sequence[Row], over: Sequence[Difference | None]) -> dict:
-    one, (value, low, high, *_) = scores[0], mean_over_seeds(scores)
-    own = (*QUESTION, "num_train", "chance", "higher_is_better", "num_test", "setting")
-    row = {"cell": name, **{key: getattr(one, key) for key in own}}
-    row |= {"value": value, "low": low, "high": high, "by_seed": [s.value for s in scores]}
-    for baseline, found in zip(BASELINES, over, strict=True):
-        row |= {f"{baseline}{end}": getattr(found or UNKNOWN, key) for end, key in ENDS.items()}
-    return row
 
 
 def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
@@ -384,16 +380,16 @@ def mean_over_seeds(scores: Sequence[Row]) -> Difference:
     return mean._replace(low=float(low), high=float(high))
 
 
-def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
+def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference:
     """Return the mean of `ours` minus `theirs`, two mappings from seeds to scores.
 
     The `difference` of each shared seed is averaged by `over_seeds_and_items`, or by `over_seeds`
     if a difference has no interval. If fewer than two seeds are shared but one mapping has several,
     the two means are compared as independent estimates, because a single seed does not show the
-    variance over seeds. If one mapping is empty, the result is None.
+    variance over seeds. If one mapping is empty, the result is `UNKNOWN`.
     """
     if not ours or not theirs:
-        return None
+        return UNKNOWN
     shared = [seed for seed in ours if seed in theirs]
     if len(shared) < 2 and (len(ours) > 1 or len(theirs) > 1 or not shared):
         means = (mean_over_seeds(list(scores.values())) for scores in (ours, theirs))

@@ -312,10 +312,8 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     if content is None:
         return None
     try:
-        columns = content["offsets"], content["mutual_information"]
-        if not all(isinstance(column, list) for column in columns):
-            raise TypeError("not lists")
-        frame = pd.DataFrame(dict(zip(("offset", "mutual_information"), columns, strict=True)))
+        values = content["mutual_information"]
+        frame = pd.DataFrame({"offset": content["offsets"], "mutual_information": values})
         return frame.astype({"offset": int, "mutual_information": float})
     except (LookupError, ValueError, TypeError):
         problems.append(f"{path} contains no information by offset and is left out.")

@@ -26,6 +26,8 @@ from experiments.command.names import command_line
 
 #: File with the state of a run.
 STATE = "state.json"
+#: Values in this file that describe the last step and evaluation.
+PROGRESS = ("step", "num_steps", "steps_per_second", "nats")
 #: Files written before the data are read.
 BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
 
@@ -157,9 +159,9 @@ def check_separate(path: pathlib.Path, config: Config) -> None:
 def record_state(path: pathlib.Path, state: str, **more: Any) -> None:
     """Record that a run is running, stopped, finished, failed or audited, for `cpc status`.
 
-    `more` may contain an error message, and step and num_steps, which later states keep.
+    `more` may contain an error message, and the values of `PROGRESS`, which later states keep.
     """
-    steps = {k: v for k, v in read_state(path).items() if k in ("step", "num_steps")}
+    steps = {k: v for k, v in read_state(path).items() if k in PROGRESS}
     own = {"state": state, "pid": os.getpid(), "host": platform.node(), "updated": time.time()}
     with contextlib.suppress(OSError):
         files.write_json(path / STATE, {**own, **steps, "command": command_line(), **more})

@@ -31,12 +31,11 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
         if not runs:
             raise UserError(f"{path} contains no run: pass run directories, or a folder of runs")
         found += runs
-    found = list({run.resolve(): run for run in found}.values())
-    common = pathlib.Path(os.path.commonpath([run.resolve() for run in found]))
-    names = [str(run.resolve().relative_to(common)) for run in found]
+    real = {run.resolve(): run for run in found}
+    common = pathlib.Path(os.path.commonpath(real))
     return [
-        (run.resolve().name if name == "." else name, run)
-        for name, run in zip(names, found, strict=True)
+        (str(path.relative_to(common if path != common else path.parent)), run)
+        for path, run in real.items()
     ]
 
 

@@ -1,5 +1,6 @@
 """The page that compares runs: comparison.html, .md and .json."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,13 @@ def read_runs(runs: Sequence[tuple[str, Path]]) -> tuple[list[tuple[str, Run]], 
     """Read the named runs that have records. Also return each run's problems by name."""
     found, problems = [], {}
     for name, path in runs:
-        if failure := read_failure(path):
-            problems[name] = failure
-        if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
+        problem = read_failure(path)
+        with contextlib.suppress(UserError):  # without records
             run = results.read_run(path)
             found.append((name, run))
-            if run.problems:
-                problems.setdefault(name, " ".join(run.problems))
+            problem = problem or " ".join(run.problems)
+        if problem:
+            problems[name] = problem
     return found, problems
 
 
@@ -123,32 +124,27 @@ def find_obstacles(cells: Sequence[Cell]) -> list[str]:
 
 def record(cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of comparison.json: each cell's settings, runs and scores."""
-    keys = results.settings(cells)
-    named = [
-        {
-            "cell": cell.name,
-            "settings": keys.loc[cell.name].to_dict(),
-            "runs": [
-                {
-                    "name": name,
-                    "seed": run.config.get("seed"),
-                    "step": run.step,
-                    "num_steps": run.num_steps,
-                    "seconds": results.last_known(run.train, "seconds"),
-                    "workdir": str(run.workdir),
-                    "problem": problems.get(name, ""),
-                }
-                for name, run in cell.runs
-            ],
-            "scores": scores[scores.cell == cell.name].drop(columns="cell").to_dict("records"),
-        }
-        for cell in cells
-    ]
-    recorded = {name for cell in cells for name, _ in cell.runs}
+    keys, problems = results.settings(cells), dict(problems)
+    named = []
+    for cell in cells:
+        runs = [
+            {
+                "name": name,
+                "seed": run.config.get("seed"),
+                "step": run.step,
+                "num_steps": run.num_steps,
+                "seconds": results.last_known(run.train, "seconds"),
+                "workdir": str(run.workdir),
+                "problem": problems.pop(name, ""),
+            }
+            for name, run in cell.runs
+        ]
+        own = scores[scores.cell == cell.name].drop(columns="cell").to_dict("records")
+        settings = keys.loc[cell.name].to_dict()
+        named.append({"cell": cell.name, "settings": settings, "runs": runs, "scores": own})
     failed = [
         {"cell": name, "runs": [{"name": name, "problem": problem}], "scores": []}
         for name, problem in problems.items()
-        if name not in recorded
     ]
     return {"cells": [*named, *failed]}
 
@@ -160,29 +156,24 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     among = results.shared_headline(run for cell in cells for _, run in cell.runs)
     if among:
         title += f" at k = {results.offset_ranges([*among])}"
-    read_bound = lambda run: over_steps(watched(run), "bound", among)  # noqa: E731
-    panels_of = [("nats, mean over offsets", title, read_bound)]
+    runs = [(number, run) for number, cell in enumerate(cells) for _, run in cell.runs]
+    bounds = [(number, over_steps(watched(run), "bound", among)) for number, run in runs]
+    drawn = (
+        [("nats, mean over offsets", title, bounds)] if any(len(x) for _, (x, _) in bounds) else []
+    )
     for one in tables.headline(scores):
-        panels_of.append(
-            (metric_title(one.metric), one.title, lambda run, one=one: score_steps(run, one))
-        )
-    drawn = []
-    for number, (unit, title, read) in enumerate(panels_of):
-        lines = [(index, read(run)) for index, cell in enumerate(cells) for _, run in cell.runs]
-        if any(len(steps) > bool(number) for _, (steps, _) in lines):
-            drawn.append((unit, title, lines))
+        lines = [(number, score_steps(run, one)) for number, run in runs]
+        if any(len(steps) > 1 for _, (steps, _) in lines):
+            drawn.append((metric_title(one.metric), one.title, lines))
     if not drawn:
         return []
     figure, panels = make_figure(len(drawn), num_columns=2, row_height=3.6)
     colors = palette(len(cells))
+    style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4, "alpha": 0.85}
     for axes, (unit, title, lines) in zip(panels, drawn, strict=True):
-        named = set()
-        for index, (steps, values) in lines:
+        for number, (steps, values) in lines:
             if len(steps):
-                name = None if index in named else cells[index].name
-                named.add(index)
-                style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
-                axes.plot(steps, values, color=colors[index], alpha=0.85, label=name, **style)
+                axes.plot(steps, values, color=colors[number], label=cells[number].name, **style)
         label(axes, "step", unit, title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)
@@ -212,26 +203,23 @@ def dots(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
     if not questions:
         return []
     figure, panels = make_figure(len(questions), num_columns=2, row_height=1.2 + 0.27 * len(cells))
-    names = [cut(cell.name, 44) for cell in cells]
+    names = [cell.name for cell in cells]
+    colors = dict(zip(names, palette(len(cells)), strict=True))
     for panel, (axes, question) in enumerate(zip(panels, questions, strict=True)):
-        random = question._replace(features=f"random {question.features}")
-        for y, (cell, color) in enumerate(zip(cells, palette(len(cells)), strict=True)):
-            row, untrained = (
-                tables.one_row(tables.answers(q, scores), cell.name) for q in (question, random)
+        for row in tables.one_per_cell(tables.answers(question, scores)).itertuples():
+            y, color, numbers = names.index(row.cell), colors[row.cell], np.array(row.by_seed)
+            value, low, high, single = (
+                value_axis(one, row.metric) for one in (row.value, row.low, row.high, numbers)
             )
-            if row is not None:
-                value, low, high, *single = (
-                    value_axis(one, row.metric)
-                    for one in (row.value, row.low, row.high, *row.by_seed)
-                )
-                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
-                axes.plot(value, y, "o", color=color, markersize=6)
-                if len(single) > 1:
-                    axes.plot(single, [y] * len(single), "o", color=MUTED, markersize=2.5)
-            if untrained is not None:
-                value = value_axis(untrained.value, untrained.metric)
-                axes.plot(value, y, "x", color=GRAY, markersize=5)
-        axes.set_yticks(range(len(cells)), [] if panel % 2 else names)
+            axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+            axes.plot(value, y, "o", color=color, markersize=6)
+            if len(single) > 1:
+                axes.plot(single, [y] * len(single), "o", color=MUTED, markersize=2.5)
+        random = question._replace(features=f"random {question.features}")
+        for row in tables.one_per_cell(tables.answers(random, scores)).itertuples():
+            value = value_axis(row.value, row.metric)
+            axes.plot(value, names.index(row.cell), "x", color=GRAY, markersize=5)
+        axes.set_yticks(range(len(cells)), [] if panel % 2 else [cut(name, 44) for name in names])
         axes.set_ylim(len(cells) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x", color=GRID, linewidth=0.8)

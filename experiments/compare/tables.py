@@ -1,12 +1,12 @@
 """Tables that compare runs: one with a row per cell, and one with all scores."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cpc.report.engine import Table, duration, show, show_interval
+from cpc.report.engine import Table, duration
 from cpc.report.scores import METHODS, lead_phrase
 from cpc.results import QUESTION, Cell, Frame, Run, last_known, settings, show_value, unit_of
 
@@ -38,25 +38,16 @@ class ScoreKey(NamedTuple):
         return f"{self.task} by {self.unit}, {self.data}, {method} on {self.features}{metric}"
 
 
-def questions(scores: Frame) -> list[ScoreKey]:
-    """Return a score frame's distinct questions, in order of appearance."""
-    rows = scores[scores.task != "information"].drop_duplicates(list(QUESTION))
-    return [ScoreKey(*row) for row in rows[list(QUESTION)].itertuples(index=False)]
-
-
 def headline(scores: Frame) -> list[ScoreKey]:
     """Return the main question of each task, preferably a linear probe of learned features."""
+    learned = scores[(scores.task != "information") & scores.features.isin(LEARNED)]
+    keys = learned[list(QUESTION)].drop_duplicates().itertuples(index=False)
     first: dict[tuple, ScoreKey] = {}
-    learned = [one for one in questions(scores) if one.features in LEARNED]
-    for one in sorted(learned, key=lambda one: one.method != "linear"):
-        if one.method == "linear" or not has_curve(one, scores):
+    for one in sorted((ScoreKey(*key) for key in keys), key=lambda one: one.method != "linear"):
+        has_curve = answers(one, scores).num_train.nunique() > 1  # several numbers of labels
+        if one.method == "linear" or not has_curve:
             first.setdefault((one.task, one.data, one.unit, one.metric), one)
     return list(first.values())
-
-
-def has_curve(question: ScoreKey, scores: Frame) -> bool:
-    """Return whether a question has scores for several numbers of labels."""
-    return answers(question, scores).num_train.nunique() > 1
 
 
 def answers(question: ScoreKey, scores: Frame) -> Frame:
@@ -65,10 +56,13 @@ def answers(question: ScoreKey, scores: Frame) -> Frame:
     return scores[chosen.all(axis=1)]
 
 
+def one_per_cell(rows: Frame) -> Frame:
+    """Return the row of each cell with the most labels."""
+    return rows.sort_values("num_train").drop_duplicates("cell", keep="last")
+
+
 def show_estimate(row: Any) -> str:
-    """Format a row's value with its interval. If the row is None, return ""."""
-    if row is None:
-        return ""
+    """Format a row's value with its interval."""
     ends = (row.value, row.low, row.high)
     value, low, high = (show_value(one, row.metric).replace("-", "−") for one in ends)
     return f"{value} ({low} to {high})" if math.isfinite(row.low + row.high) else value
@@ -76,60 +70,38 @@ def show_estimate(row: Any) -> str:
 
 def show_nats(row: Any) -> str:
     """Format log N - L with its interval and offsets. Estimates are marked as such."""
-    if row is None:
-        return ""
-    ends = f" ({show_interval(row.low, row.high)})" if math.isfinite(row.low + row.high) else ""
-    ends += f", {row.setting}" if row.setting else ""
-    return show(row.value, ".2f") + ends + ("" if row.method == "bound" else " (estimate)")
+    end = "" if row.method == "bound" else " (estimate)"
+    return ", ".join(filter(None, [show_estimate(row), row.setting])) + end
 
 
 def show_lead(row: Any, over: str) -> str:
     """Format a row's difference in the columns `over`. A missing difference becomes ""."""
-    if row is None or math.isnan(getattr(row, over)):
+    if math.isnan(getattr(row, over)):
         return ""
     difference = (getattr(row, f"{over}{end}") for end in ("", "_low", "_high"))
     return lead_phrase(tuple(difference), row.metric)
-
-
-def short_title(question: ScoreKey, others: Sequence[ScoreKey]) -> str:
-    """Return the shortest title that distinguishes a question from the others.
-
-    >>> a = ScoreKey("phones", "voices", "frame", "c", "linear", "accuracy")
-    >>> short_title(a, [a]), short_title(a, [a, a._replace(unit="utterance")])
-    ('phones', 'phones by frame')
-    """
-    same = [one for one in others if one.task == question.task]
-    differs = {name: len({getattr(one, name) for one in same}) > 1 for name in ScoreKey._fields}
-    title = question.task + (f" by {question.unit}" if differs["unit"] else "")
-    more = [getattr(question, name) for name in ("data", "features", "metric") if differs[name]]
-    return ", ".join([title, *more])
-
-
-def one_row(rows: Frame, cell: str) -> Any:
-    """Return a cell's row with the most labels, or None if the cell has no rows."""
-    own = rows[rows.cell == cell].sort_values("num_train")
-    return None if not len(own) else list(own.itertuples())[-1]
 
 
 def cell_table(
     cells: Sequence[Cell], scores: Frame, failed: Sequence[str], with_leads: bool = False
 ) -> Table:
     """Return a table with one row per cell: settings, log N - L, scores, seeds, steps and time."""
-    names = [cell.name for cell in cells]
-    keys = settings(cells)
+    names, keys = [cell.name for cell in cells], settings(cells)
     ends = [key.rsplit(".", 1)[-1] for key in keys]
     columns: dict[str, list[Any]] = {"cell": names}
     for key, end in zip(keys, ends, strict=True):
         columns[end if ends.count(end) == 1 else key] = [setting(value) for value in keys[key]]
-    bounds = scores[scores.task == "information"]
-    columns["log N − L, nats"] = [show_nats(one_row(bounds, name)) for name in names]
+
+    def add(head: str, rows: Frame, show: Callable[..., str], *options: str) -> None:
+        texts = {row.cell: show(row, *options) for row in one_per_cell(rows).itertuples()}
+        columns[head] = [texts.get(name, "") for name in names]
+
+    add("log N − L, nats", scores[scores.task == "information"], show_nats)
     for question in headline(scores):
-        rows = [one_row(answers(question, scores), name) for name in names]
-        head = f"{question.title}, {unit_of(question.metric)}".rstrip(", ")
-        columns[head] = [show_estimate(row) for row in rows]
+        rows, unit = answers(question, scores), unit_of(question.metric)
+        add(f"{question.title}, {unit}".rstrip(", "), rows, show_estimate)
         for over in ("over_untrained", "over_first") if with_leads else ():
-            head = f"{short_title(question, headline(scores))}: {over.replace('_', ' ')}"
-            columns[head] = [show_lead(row, over) for row in rows]
+            add(f"{question.title}: {over.replace('_', ' ')}", rows, show_lead, over)
     columns |= {"seeds": [seeds_text(cell) for cell in cells], "steps": [], "training": []}
     for cell in cells:
         steps = [steps_text(run) for _, run in cell.runs]

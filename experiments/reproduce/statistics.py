@@ -111,13 +111,10 @@ def mean_percent(scores: Frame) -> Difference:
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
     """Return the difference of `ours` minus `theirs` in points, and the number of seeds.
 
-    Returns (UNKNOWN, 0) if `cpc.results.compare.lead` returns None.
+    If one has no scores, the difference is NaN and the number is 0.
     """
     a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
-    over = lead_by_seed(a, b)
-    if over is None:
-        return UNKNOWN, 0
-    return in_percent(over), len(a.keys() & b.keys()) or min(len(a), len(b))
+    return in_percent(lead_by_seed(a, b)), len(a.keys() & b.keys()) or min(len(a), len(b))
 
 
 def select(frame: Frame, **wanted: Any) -> Frame:

@@ -36,11 +36,11 @@ from ml_collections import config_flags
 
 from cpc.files import flatten, plain
 from cpc.types import UserError
+from experiments import status
 from experiments.command import cli, names, run_dir
-from experiments.command.config import Config
 from experiments.sweep import jobs as running
-from experiments.sweep.cells import Cell, check_rank_by, keep_best, last_scores, make_cells, shorten
-from experiments.sweep.jobs import Job, lock_folder, make_job, make_local
+from experiments.sweep.cells import Cell, check_rank_by, keep_best, make_cells, shorten
+from experiments.sweep.jobs import Job
 
 GRID = flags.DEFINE_multi_string(
     "grid", [], "Axis of the product, as config.key=value,value, or a .py file. May be repeated."
@@ -48,7 +48,9 @@ GRID = flags.DEFINE_multi_string(
 CELL = flags.DEFINE_multi_string(
     "cell", [], "Cell, as 'name: key=value ...' or 'key=value ...'; '' is the unchanged config."
 )
-SEEDS = flags.DEFINE_integer("seeds", None, "Number of seeds per cell, starting from the config's.")
+SEEDS = flags.DEFINE_integer(
+    "seeds", None, "Number of seeds per cell, starting from the config's.", 1
+)
 JOBS = flags.DEFINE_integer("jobs", 1, "Number of parallel cells, which share cores and GPUs.", 1)
 DRY_RUN = flags.DEFINE_bool("dry-run", False, "Print the command of every cell and exit.")
 LAUNCHER = flags.DEFINE_enum(
@@ -72,11 +74,11 @@ def main(config_flag: flags.FlagHolder) -> None:
     config = config_flag.value
     if config is None:
         raise UserError("--config is required, e.g. --config audio_voices")
-    cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
-    rank_by = check_rank_by(config, RANK_BY.value) if ROUNDS.value > 1 else ("", "")
-    if RANK_BY.value and ROUNDS.value == 1:
+    cells, num_rounds = make_cells(config, GRID.value, CELL.value, SEEDS.value), ROUNDS.value
+    if RANK_BY.value and num_rounds == 1:
         raise UserError("--rank-by applies only to rounds: also set --rounds, e.g. --rounds 3")
-    first = of_round(config, cells, ROUNDS.value - 1)
+    rank_by = check_rank_by(config, RANK_BY.value) if num_rounds > 1 else ("", "")
+    first = shorten(config, cells, num_rounds - 1) if num_rounds > 1 else cells
     for cell in first:
         running.check_cell(config, cell)
     file = config_flags.get_config_filename(flags.FLAGS["config"])
@@ -86,85 +88,64 @@ def main(config_flag: flags.FlagHolder) -> None:
     if DRY_RUN.value:
         print("\n".join(shlex.join(job.command) for job in jobs))
         return
-    if LAUNCHER.value == "slurm":
-        running.import_submitit()  # fail before anything is written
     print(f"workdir: {folder}")
-    merge = functools.partial(merge_plans, config, first, folder)
+    plan = {
+        "config": plain(config),
+        "rounds": str([num_rounds, RANK_BY.value]),
+        "cells": {cell.name: str(plain(cell.settings)) for cell in first},
+    }
+    merge = functools.partial(merge_plans, plan, folder)
     with (
-        lock_folder(folder, "sweep", merge) as lock,
+        running.lock_folder(folder, "sweep", merge) as lock,
         running.count_signals() as num_signals,
     ):
         # Cells inherit the lock, so that none is started twice after a kill of this command.
-        local = make_local(JOBS.value, num_signals, [lock.fileno()])
+        local = running.make_local(JOBS.value, num_signals, [lock.fileno()])
 
         def begin(jobs):
-            if LAUNCHER.value == "slurm":
-                return running.make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
-            return local, JOBS.value
+            if LAUNCHER.value == "local":
+                return local, JOBS.value
+            return running.make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs)
 
-        has_page = "probe" in config  # runs of other kinds lack common curves
-        for left in reversed(range(ROUNDS.value)):
-            compare_all = functools.partial(compare_cells, folder, jobs)
+        for left in reversed(range(num_rounds)):
             now = jobs[-len(cells) :]  # failures of earlier rounds are not retried
-            running.run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
+            running.run_jobs(
+                now, begin, num_signals, functools.partial(compare_cells, folder, jobs)
+            )
             if num_signals() or not left:
                 break
-            scores = [last_scores(job.folder, *rank_by) for job in now]
-            cells, lines = keep_best(cells, scores, *rank_by)
+            cells, lines = keep_best(cells, [job.folder for job in now], *rank_by)
             print("\n".join(lines))
-            jobs = [*jobs, *make_jobs(of_round(config, cells, left - 1), folder)]
+            jobs = [*jobs, *make_jobs(shorten(config, cells, left - 1), folder)]
         stopped = num_signals() > 0
     running.end(folder, stopped)
 
 
-def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
-    """Return the cells with a round's num_steps, or unchanged if the sweep has a single round."""
-    return cells if ROUNDS.value == 1 else shorten(config, cells, rounds_left)
-
-
 def make_jobs(cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
-    """Return the job of each cell."""
+    """Return the job of each cell, with the settings of the command line."""
     flag = flags.FLAGS["config"]
     file, shared = config_flags.get_config_filename(flag), config_flags.get_override_values(flag)
     whole = [Cell(name, {**shared, **settings}) for name, settings in cells]
-    return [make_job(file, cell, folder, cli.DEVICE.value) for cell in whole]
+    return [running.make_job(file, cell, folder, cli.DEVICE.value) for cell in whole]
 
 
-def merge_plans(
-    config: Config, cells: Sequence[Cell], folder: pathlib.Path, recorded: Any
-) -> dict[str, Any]:
-    """Return the plan of a sweep, after checking that a recorded plan is the same."""
-    wanted = {
-        "config": plain(config),
-        "rounds": [ROUNDS.value, RANK_BY.value],
-        "command": names.command_line(),
-        "cells": {cell.name: plain(cell.settings) for cell in cells},
-    }
-    if recorded is not None:
-        check_same_sweep(recorded, wanted, folder)
-    return wanted
-
-
-def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
-    """Raise UserError with the differences if a folder contains another sweep."""
-    if "reproduction" in recorded:
+def merge_plans(plan: dict[str, Any], folder: pathlib.Path, recorded: Any) -> dict[str, Any]:
+    """Return the plan of a sweep to record. Raises UserError if a folder contains another plan."""
+    known = plan if recorded is None else {key: recorded.get(key, {}) for key in plan}
+    if "reproduction" in (recorded or {}):
         raise UserError(f"{folder} contains a reproduction: choose another --workdir for the sweep")
-
-    def settings(plan):
-        cells = plan.get("cells") or {}
-        texts = {f"the cell {name}": str(cells[name]) for name in cells}
-        return {**flatten(plan.get("config", {})), **texts, "rounds": str(plan.get("rounds"))}
-
-    if found := run_dir.differences(settings(recorded), settings(wanted)):
+    if found := run_dir.differences(flatten(known), flatten(plan)):
         raise UserError(
             f"{folder} contains another sweep ({'; '.join(words for _, words in found)}): choose "
             "another --workdir, or repeat the command of that sweep"
         )
+    return {**plan, "command": names.command_line()}
 
 
 def compare_cells(folder: pathlib.Path, jobs: Sequence[Job]) -> None:
     """Write the comparison page of all cells that have started."""
-    if not any((job.folder / "config.json").exists() for job in jobs):
+    started = [job for job in jobs if "probe" in status.read(job.folder / "config.json")]
+    if not started:  # runs of other kinds lack common curves
         return
     from experiments.compare.page import write_comparison  # slow: it imports matplotlib
 

@@ -7,19 +7,16 @@ round trains its cells from step 0, since the schedule of the learning rate depe
 
 import hashlib
 import itertools
-import operator
 import pathlib
 import re
 import runpy
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from cpc.results import Score, read_scores, show_value
+from cpc import results
+from cpc.results import show_value
 from cpc.types import UserError
-from experiments import status
 from experiments.command.config import Config, parse_settings
 from experiments.kinds.registry import CONTRASTIVE
 
@@ -47,17 +44,19 @@ def make_cells(
     """
     axes, named = [], []
     for text in grids:
-        own_axes, own_cells = read_file(text) if text.endswith(".py") else ([parse_grid(text)], [])
-        axes += own_axes
-        named += own_cells
+        if text.endswith(".py"):
+            grid, own_cells = read_file(text)
+            axes += grid.items()
+            named += own_cells.items()
+        else:
+            key, values = parse_setting(text)
+            axes.append((key, [value.strip() for value in values.split(",")]))
     named += [parse_single(text) for text in singles]
-    no_key_twice([key for key, _ in axes], "--grid")
-    points = itertools.product(*([(key, value) for value in values] for key, values in axes))
-    given = [("", point) for point in points] if axes or not named else []
-    cells = [make_cell(config, name, settings) for name, settings in [*given, *named]]
+    grid = to_dict(axes, "--grid")
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    given = [*(("", point) for point in points if grid or not named), *named]
+    cells = [make_cell(config, name, settings) for name, settings in given]
     if num_seeds is not None:
-        if num_seeds < 1:
-            raise UserError(f"--seeds must be at least 1 (got {num_seeds})")
         if any("seed" in cell.settings for cell in cells):
             raise UserError("both --seeds and the key seed are set: remove --seeds or the key")
         cells = [
@@ -70,7 +69,7 @@ def make_cells(
     return cells
 
 
-def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the axes and the named cells of a Python file that defines GRID, CELLS or both."""
     try:
         found = runpy.run_path(str(pathlib.Path(path).expanduser()))
@@ -84,67 +83,57 @@ def read_file(path: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
             f"--grid {path} defines no cells: set GRID = {{'model.width': [8, 16]}} or "
             "CELLS = {'name': {'model.width': 8}}"
         )
-    return [*grid.items()], [(name, [*settings.items()]) for name, settings in cells.items()]
+    return grid, cells
 
 
-def parse_grid(text: str) -> tuple[str, list[str]]:
-    """Parse "config.model.width=8,16" or "model.width=8,16" into a key and its values."""
-    key, equals, values = plain_key(text.strip()).partition("=")
-    if not equals:
-        raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
-    return key, [value.strip() for value in values.split(",")]
-
-
-def parse_single(text: str) -> tuple[str, list[tuple[str, str]]]:
+def parse_single(text: str) -> tuple[str, dict[str, str]]:
     """Parse "name: key=value key=value" into a name and settings, both possibly empty."""
     name, colon, rest = text.partition(":")
     if not colon or "=" in name:
         name, rest = "", text
-    elif not plain_name(name):
-        raise UserError(f"--cell {text!r} needs a letter or digit in its name: rename the cell")
-    settings = [plain_key(part).partition("=") for part in rest.split()]
-    if wrong := [key for key, equals, _ in settings if not equals]:
+    return name, to_dict(map(parse_setting, rest.split()), f"--cell {text!r}")
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Split "key=value", "config.key=value" or "--config.key=value"."""
+    key, equals, value = text.strip().removeprefix("--").removeprefix("config.").partition("=")
+    if not equals:
         raise UserError(
-            f"--cell {text!r} contains {wrong[0]!r}, which is not a setting: write key=value, and "
-            "a name before a colon"
+            f"{text!r} is not a setting: write key=value, or key=value,value in --grid, and the "
+            "name of a cell before a colon"
         )
-    return name, [(key, value) for key, _, value in settings]
+    return key, value
 
 
-def plain_key(text: str) -> str:
-    """Remove "--" and "config." from the beginning of a setting."""
-    return text.removeprefix("--").removeprefix("config.")
+def to_dict(pairs: Iterable[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """Return settings as a dict. Raises UserError if a key occurs twice."""
+    settings: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in settings:
+            raise UserError(f"{where} has {key} twice: list all its values once")
+        settings[key] = value
+    return settings
 
 
-def make_cell(config: Config, name: str, given: Sequence[tuple[str, Any]]) -> Cell:
+def make_cell(config: Config, name: str, given: Mapping[str, Any]) -> Cell:
     """Return a cell with values of the config's types, named after its settings by default."""
-    no_key_twice([key for key, _ in given], f"the cell {name}")
-    settings = parse_settings(config, [f"--config.{key}={flag_text(v)}" for key, v in given])
-    return Cell(plain_name(name) or name_of(settings), settings)
+    flags = [f"--config.{key}={flag_text(value)}" for key, value in given.items()]
+    settings = parse_settings(config, flags)
+    return Cell(name_of(name, settings), settings)
 
 
-def no_key_twice(keys: list[str], where: str) -> None:
-    """Raise UserError if a key occurs twice."""
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise UserError(f"{where} has {twice[0]} twice: list all its values once")
+def name_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Return a directory name for a cell: its name or, if it has none, its settings.
 
-
-def name_of(settings: Mapping[str, Any]) -> str:
-    """Return a directory name for a cell with these settings.
-
-    >>> name_of({"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
+    >>> name_of("", {"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
     'optim.learning_rate=0.001,model.directions=down+up'
     """
     texts = {key: plain_text(flag_text(value)) or "empty" for key, value in settings.items()}
-    name = ",".join(f"{key}={text}" for key, text in texts.items())
+    default = ",".join(f"{key}={text}" for key, text in texts.items()) or "base"
+    name = plain_text(name).lstrip(".-") or default
     if len(name) > MAX_NAME:
         name = f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return name or "base"
-
-
-def plain_name(name: str) -> str:
-    """Return a directory name for a named cell, or "" if no valid character remains."""
-    return plain_text(name).lstrip(".-")[:MAX_NAME]
+    return name
 
 
 def plain_text(text: str) -> str:
@@ -160,29 +149,26 @@ def flag_text(value: Any) -> str:
 
 #: Each round has a third of the cells and three times the steps, so all rounds take equal work.
 FACTOR = 3
-#: Features that rank cells by default, since baselines do not depend on the cell.
-LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
-    """Parse and validate --rank-by, and return the task and features whose score ranks cells."""
-    features, tasks = (), []
+    """Validate --rank-by, and return the task and features whose score ranks cells.
+
+    By default, learned features rank cells, since baselines do not depend on the cell.
+    """
+    choices = []
     if "probe" in config:
-        features, unranked = config.probe.features, CONTRASTIVE[config.kind].PROBES.unranked
+        unranked = CONTRASTIVE[config.kind].PROBES.unranked
         tasks = [task for task in config.probe.tasks if task not in unranked]
-    learned = [name for name in features if name in LEARNED]
-    if not tasks or not features or not (rank_by or learned):
+        choices = [f"{task}/{name}" for task in tasks for name in config.probe.features]
+    learned = (one for one in choices if one.endswith(("/c", "/z")))
+    rank_by = rank_by or next(learned, "no probe of c or z")
+    if rank_by not in choices:
         raise UserError(
-            "--rounds ranks cells by probes, by default of c or z, but the config has none: set "
-            "probe.tasks and probe.features, or remove --rounds"
+            f"--rounds ranks cells by {rank_by}, but probe.tasks and probe.features have "
+            f"{', '.join(choices) or 'no score that ranks'}: set --rank-by or these keys"
         )
-    default = f"{tasks[0]}/{[*learned, *features][0]}"
-    task, _, name = (rank_by or default).partition("/")
-    if task not in tasks or name not in features:
-        raise UserError(
-            f"--rank-by must be one of probe.tasks ({', '.join(tasks)}) and one of probe.features "
-            f"({', '.join(features)}), such as {default} (got {rank_by})"
-        )
+    task, _, name = rank_by.partition("/")
     return task, name
 
 
@@ -201,60 +187,42 @@ def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cel
 
 
 def keep_best(
-    cells: Sequence[Cell], found: Sequence[Sequence[Score]], task: str, features: str
+    cells: Sequence[Cell], folders: Sequence[pathlib.Path], task: str, features: str
 ) -> tuple[list[Cell], list[str]]:
-    """Return the best cells of a round and a line about each ranked cell.
+    """Return the best cells of a round, and a line about each ranked or failed cell.
 
     Cells are ranked by scores with the unit, method and metric of the first linear probe, or else
     of the first score. Cells that differ only in the seed are averaged, as are several data sets
     and numbers of labels. A cell with fewer scores than others is dropped, since it may have failed
     before its worst data sets were scored.
     """
-    recorded = [score for scores in found for score in scores]
-    if not recorded:
+    runs = [
+        (cell.name, results.read_run(folder))
+        for cell, folder in zip(cells, folders, strict=True)
+        if (folder / "config.json").exists()
+    ]
+    groups = results.group_by_seed(runs)
+    scores = results.compare(groups)
+    is_task = (scores.task.str.lower() == task) | (scores.method == task)
+    scores = scores[is_task & (scores.features == features) & scores.at_end.astype(bool)]
+    if scores.empty:
         raise UserError(f"no cell has scores of {task} for {features} to rank: check their logs")
-    first = min(recorded, key=lambda score: score.method != "linear")
-    compared_by = operator.attrgetter("unit", "method", "metric")
-    values = {
-        cell.name: [score.value for score in scores if compared_by(score) == compared_by(first)]
-        for cell, scores in zip(cells, found, strict=True)
+    first = scores.loc[(scores.method == "linear").idxmax()]
+    kind = ["unit", "method", "metric"]
+    found = scores[(scores[kind] == first[kind]).all(axis=1)].groupby("cell", sort=False)
+    counts = found.by_seed.agg(lambda values: sum(map(len, values)))
+    means = found.value.mean()[counts == counts.max()]
+    ranked = means.sort_values(ascending=not first.higher_is_better, kind="stable")
+    num_settings = len({repr(sorted({**cell.settings, "seed": 0}.items())) for cell in cells})
+    best = ranked.index[: -(-num_settings // FACTOR)]
+    texts = {
+        name: f"{first.metric} {show_value(mean, first.metric)}" for name, mean in ranked.items()
     }
-    groups: dict[str, list[str]] = {}
-    for cell in cells:
-        own = {key: value for key, value in cell.settings.items() if key != "seed"}
-        groups.setdefault(repr(sorted(own.items())), []).append(cell.name)
-    most = max(map(len, values.values()))
-    means = {
-        group: float(np.mean([np.mean(values[name]) for name in names]))
-        for group, names in groups.items()
-        if all(len(values[name]) == most for name in names)
-    }
-    if not means:
-        raise UserError(
-            f"no cell has scores of {task} for {features} with every seed: repeat the command"
-        )
-    ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
-    best = ranked[: -(-len(groups) // FACTOR)]
+    for name, count in counts.drop(ranked.index).items():
+        texts[name] = f"{count} of {counts.max()} scores: it failed"
     lines = [
-        f"{'continues' if group in best else 'ends'}: {groups[group][0]}  "
-        f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
-        for group in ranked
+        f"{'continues' if name in best else 'ends'}: {name}  {task} of {features}, {text}"
+        for name, text in texts.items()
     ]
-    lines += [
-        f"ends: {name}  {task} of {features}, {len(own)} of {most} scores: it failed"
-        for name, own in values.items()
-        if 0 < len(own) < most
-    ]
-    kept = {name for group in best for name in groups[group]}
+    kept = {name for group in groups if group.name in best for name, _ in group.runs}
     return [cell for cell in cells if cell.name in kept], lines
-
-
-def last_scores(folder: pathlib.Path, task: str, features: str) -> list[Score]:
-    """Return a task's scores at the last step of a run, or [] if the run is unfinished."""
-    num_steps = status.read(folder / "config.json").get("num_steps")
-    return [
-        score
-        for score in read_scores(folder)
-        if (score.step, score.features) == (num_steps, features)
-        and task in (score.task.lower(), score.method)
-    ]

@@ -6,7 +6,6 @@ process group to save once, and must hold the lock of the sweep until it ends.
 """
 
 import contextlib
-import itertools
 import os
 import pathlib
 import queue
@@ -15,13 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
-import psutil
+import numpy as np
 
 from cpc.files import SWEEP_LOCK, read_object, try_lock, write_sealed
 from cpc.types import UserError
@@ -67,14 +65,8 @@ def lock_folder(
     """Lock a folder of cells and write merge(recorded plan or None) as its plan."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} contains a single run: choose another --workdir for the {what}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / SWEEP_LOCK).open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {folder} ({error.strerror}): free space, or set another --workdir"
-        ) from error
-    with lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / SWEEP_LOCK).open("w") as lock:
         if try_lock(lock) is False:
             raise UserError(
                 f"another {what} of {folder}, or one of its cells, still runs: wait, or stop it"
@@ -116,8 +108,6 @@ def run_jobs(
         return
     for job in wanted:
         job.folder.mkdir(parents=True, exist_ok=True)
-        if run_dir.read_failure(job.folder):
-            (job.folder / run_dir.STATE).unlink()
     launch_one, num_parallel = begin(wanted)
     with ThreadPoolExecutor(num_parallel) as pool:
         futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
@@ -163,7 +153,7 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 def end(folder: pathlib.Path, stopped: bool) -> None:
     """Print the table and path of the sweep's results, and exit with 1 if a cell is unfinished."""
     rows = status.read_all(folder)
-    print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
+    print(status.describe(rows))
     if (page := folder / "comparison.html").exists():
         print(f"comparison: {page}")
     if stopped:
@@ -177,10 +167,9 @@ def count_signals() -> Iterator[Callable[[], int]]:
     """Yield a function that counts SIGINT and SIGTERM, neither of which ends the process."""
     received: list[int] = []
     with contextlib.ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                former = signal.signal(number, lambda n, frame: received.append(n))
-                stack.callback(signal.signal, number, former)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            former = signal.signal(number, lambda n, frame: received.append(n))
+            stack.callback(signal.signal, number, former)
         yield lambda: len(received)
 
 
@@ -193,8 +182,8 @@ def make_local(
     `keep` are file descriptors that the processes hold open, such as the descriptor of a lock.
     """
     free: queue.SimpleQueue[tuple[list[int], list[str]]] = queue.SimpleQueue()
-    own, gpus = psutil.Process(), find_gpus()
-    cores = sorted(own.cpu_affinity() or []) if hasattr(own, "cpu_affinity") else []
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # Linux
+    gpus = find_gpus()
     gpus = gpus[: len(gpus) - len(gpus) % num_parallel]  # the same number of GPUs for each cell
     for share in zip(deal(cores, num_parallel), deal(gpus, num_parallel), strict=True):
         free.put(share)
@@ -214,8 +203,8 @@ def make_local(
                     pass_fds=tuple(keep),
                 )
             if cores:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    psutil.Process(process.pid).cpu_affinity(cores)
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(process.pid, cores)
             return wait(process, num_signals)
         finally:
             free.put(share)
@@ -242,8 +231,7 @@ def deal(items: Sequence[Any], num_parallel: int) -> list[list[Any]]:
     """
     if num_parallel == 1 or len(items) < num_parallel:
         return [[]] * num_parallel
-    ends = [i * len(items) // num_parallel for i in range(num_parallel + 1)]
-    return [[*items[a:b]] for a, b in itertools.pairwise(ends)]
+    return [part.tolist() for part in np.array_split(items, num_parallel)]
 
 
 def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
@@ -258,65 +246,50 @@ def make_slurm(
     jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
 ) -> Launch:
     """Submit an array of SLURM jobs, which are requeued after preemption or a time-out."""
-    submitit, parsed = import_submitit(), {}
-    for part in options.split():
-        name, _, value = part.partition("=")
-        if not value:
-            raise UserError(f"--slurm must be key=value, such as timeout_min=240 (got {part!r})")
-        parsed[name] = int(value) if value.isdecimal() else value
+    submitit = None
+    with contextlib.suppress(ImportError):
+        import submitit  # pyright: ignore[reportMissingImports]
+    if submitit is None or shutil.which("sbatch") is None:
+        raise UserError(
+            "--launcher slurm needs submitit (pip install 'cpc-jax[slurm]') and the sbatch of a "
+            "SLURM cluster's login node: install or find both, or remove --launcher"
+        )
+    pairs = (part.partition("=") for part in options.split())
+    parsed = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
     executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
     try:
         executor.update_parameters(name="sweep", slurm_array_parallelism=len(jobs), **parsed)
-    except (NameError, TypeError, ValueError) as error:  # raised by submitit for a wrong option
+    except (AssertionError, NameError, TypeError, ValueError) as error:  # of a wrong option
         raise UserError(
             f"--slurm {options!r} is invalid ({str(error).splitlines()[0]}): correct --slurm"
         ) from error
     with executor.batch():
-        handed = [executor.submit(Requeued(), job.command, str(job.log)) for job in jobs]
+        submitted = {
+            job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
+        }
     print(f"submitted {len(jobs)} jobs; this command waits for them, and squeue lists them")
-    names_of = (job.name for job in jobs)
-    return make_waiting(dict(zip(names_of, handed, strict=True)), num_signals)
+    return lambda job: await_slurm(submitted[job.name], job.log, num_signals)
 
 
-def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
-    """Return a function that waits for a submitit job, and cancels the job after a signal."""
-
-    def launch(job: Job) -> int:
-        one = submitted[job.name]
-        while not one.done():
-            if num_signals():
-                one.cancel()
-                return 128 + signal.SIGTERM
-            time.sleep(1)
-        try:
-            return next((code for code in one.results() if code), 0)
-        except Exception as error:  # raised by submitit, with the end of the job's log
-            with job.log.open("a") as log:
-                log.write(f"the job {one.job_id} ended as {one.state}: {error}\n")
-            return 1
-
-    return launch
-
-
-def import_submitit() -> Any:
-    """Return the module submitit, or raise UserError if it or SLURM is not installed."""
+def await_slurm(submitted: Any, log: pathlib.Path, num_signals: Callable[[], int]) -> int:
+    """Return the exit status of a submitit job at its end. A signal cancels the job."""
+    while not submitted.done():
+        if num_signals():
+            submitted.cancel()
+            return 128 + signal.SIGTERM
+        time.sleep(1)
     try:
-        import submitit  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UserError("--launcher slurm needs submitit: pip install 'cpc-jax[slurm]'") from None
-    if shutil.which("sbatch") is None:
-        raise UserError(
-            "--launcher slurm needs sbatch, which is not installed: run the command on a login "
-            "node of a SLURM cluster, or remove --launcher"
-        )
-    return submitit
+        return next((code for code in submitted.results() if code), 0)
+    except Exception as error:  # raised by submitit, with the end of the job's log
+        with log.open("a") as file:
+            file.write(f"the job {submitted.job_id} ended as {submitted.state}: {error}\n")
+        return 1
 
 
 class Requeued:
     """A command as a submitit job, which saves and returns to the queue when preempted."""
 
-    def __init__(self):
-        self._others: Sequence[psutil.Process] = ()
+    process: subprocess.Popen | None = None
 
     def __call__(self, command: list[str], log: str) -> int:
         """Run the command to its end and return its status."""
@@ -325,23 +298,21 @@ class Requeued:
             # SLURM signals all processes of a job. USR2 is meant for submitit, and would kill the
             # cell before it has saved.
             protected = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
-            self._others = psutil.Process().children()
-            process = subprocess.Popen(protected, stdout=file, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(protected, stdout=file, stderr=subprocess.STDOUT)
         # A signal delivered to another thread, such as one of OpenBLAS, does not interrupt
         # `Popen.wait`, and Python runs handlers only in this thread, so the process is polled.
-        return wait(process, lambda: 0)
+        return wait(self.process, lambda: 0)
 
     def checkpoint(self, command: list[str], log: str) -> Any:
         """Let the command save, and return the submission for the next start.
 
-        This signal handler may interrupt `__call__` before `__call__` has its process, so the new
-        child is looked up. The child is not reaped here, since the interrupted call may hold the
-        lock for reaping. A child that was already reaped is ignored.
+        This signal handler may interrupt `wait`, which then holds the lock for reaping the child,
+        so the child is not reaped. A command that is about to start has nothing to save.
         """
         import submitit  # pyright: ignore[reportMissingImports]
 
-        for child in set(psutil.Process().children()) - set(self._others):
-            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-                child.terminate()
-                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if self.process is not None:
+            self.process.terminate()
+            with contextlib.suppress(ChildProcessError):  # the child was already reaped
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Requeued(), command, log)

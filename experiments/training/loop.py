@@ -126,22 +126,27 @@ class StateWriter:
     """A writer that counts records and updates the file with the run's state."""
 
     def __init__(self, folder: pathlib.Path, metadata: dict[str, Any]):
-        self._folder, self._next, self._steps = folder, 0.0, {}
+        self._folder, self._next, self._state = folder, 0.0, {}
         self._metadata = metadata
 
     def write(self, record: Record) -> None:
         """Count a record, and update the file at most once every `STATE_SECONDS`."""
         self._metadata["records"] += 1
+        if record.get("split") == "test" and "nats" in record:
+            # The last record of an evaluation has the strict bound.
+            kind = "" if record["is_bound"] else ", estimate"
+            self._state["nats"] = f"{record['nats']:.2f} (k = {record['nats_offsets']}{kind})"
         if "num_steps" in record:
-            self._steps = {name: record[name] for name in ("step", "num_steps")}
+            names = ("step", "num_steps", "steps_per_second")
+            self._state |= {name: record[name] for name in names if name in record}
             if time.monotonic() >= self._next:
                 self.close()
                 self._next = time.monotonic() + STATE_SECONDS
 
     def close(self) -> None:
-        """Write the last step seen."""
-        if self._steps:
-            record_state(self._folder, "running", **self._steps)
+        """Write the last step and evaluation seen."""
+        if self._state:
+            record_state(self._folder, "running", **self._state)
 
 
 def check_logger(config: Config) -> None:

@@ -220,7 +220,7 @@ def test_features_of_one_name_or_not_finite_are_refused(tmp_path):
     assert abx.read_features(tmp_path, {"0002"}).keys() == {"0002"}  # of the others it asks nothing
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "bob/0002.npy", np.array([[1, 1], [1, 1], [1, bad], [1, bad]]))
-        with pytest.raises(UserError, match=r"0002\.npy has .* in 2 of 4 frames, .* frame 2"):
+        with pytest.raises(UserError, match=r"0002\.npy must contain finite floats"):
             abx.read_features(tmp_path, {"0002"})
 
 

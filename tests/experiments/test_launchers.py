@@ -2,10 +2,11 @@
 
 import fcntl
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_cores_are_shared_and_the_lock_is_held(tmp_path):
     code = "import os; print(*sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
     hands = launchers.deal(cores, 2)
-    assert launchers.deal([*range(7)], 3) == [[0, 1], [2, 3], [4, 5, 6]]
+    assert launchers.deal([*range(7)], 3) == [[0, 1, 2], [3, 4], [5, 6]]
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait = f"import time; time.sleep(0.3); {code}"
@@ -80,49 +81,33 @@ def test_gpus_are_shared(tmp_path, monkeypatch):
     assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
 
 
-def test_missing_slurm_is_reported(monkeypatch):
+def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    for module, words in ((None, "submitit: pip install"), (object(), "needs sbatch")):
+    for module in (None, object()):
         monkeypatch.setitem(sys.modules, "submitit", module)
-        with pytest.raises(UserError, match=words):
-            launchers.import_submitit()
+        with pytest.raises(UserError, match=r"needs submitit .pip install .* and the sbatch"):
+            launchers.make_slurm([], tmp_path, "", lambda: 0)
 
 
-class FakeJob:
-    job_id, state = "17_0", "TIMEOUT"
-
-    def __init__(self, outcome, is_done=True):
-        self.outcome, self.is_done, self.is_cancelled = outcome, is_done, False
-
-    def done(self):
-        return self.is_done
-
-    def cancel(self):
-        self.is_cancelled = True
-
-    def results(self):
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+@pytest.mark.parametrize(("results", "num_signals", "status", "log"), [
+    ([[0, -9]], 0, -9, ""), ([], 1, 143, ""),
+    (RuntimeError("no node"), 0, 1, "the job 17_0 ended as TIMEOUT: no node\n"),
+])  # fmt: skip
+def test_slurm_jobs_are_waited_for(tmp_path, results, num_signals, status, log):
+    job = mock.Mock(job_id="17_0", state="TIMEOUT")
+    job.done.return_value, job.results.side_effect = not num_signals, results
+    path = tmp_path / "log.txt"
+    path.touch()
+    assert launchers.await_slurm(job, path, lambda: num_signals) == status
+    assert (path.read_text(), job.cancel.called) == (log, bool(num_signals))
 
 
-def test_slurm_jobs_are_waited_for(tmp_path):
-    running = FakeJob([0], is_done=False)
-    jobs = (FakeJob([0, -9]), 0, -9), (FakeJob(RuntimeError("no node")), 0, 1), (running, 1, 143)
-    for submitted, num_signals, status in jobs:
-        launch = launchers.make_waiting({"a": submitted}, lambda n=num_signals: n)
-        assert launch(job := launchers.Job("a", tmp_path, [])) == status
-    assert job.log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
-    assert running.is_cancelled
-
-
-def test_slurm_job_that_just_ended_is_requeued(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("process", "name"), [("0", "log.txt"), ("1", "log.1.txt")])
+def test_slurm_job_that_just_ended_is_requeued(tmp_path, monkeypatch, process, name):
     command, log = ["sh", "-c", "echo word; exit 5"], str(tmp_path / "log.txt")
-    for process, name in (("0", "log.txt"), ("1", "log.1.txt")):
-        monkeypatch.setenv("SLURM_PROCID", process)
-        job = launchers.Requeued()
-        assert job(command, log) == 5
-        assert (tmp_path / name).read_text() == "word\n"
+    monkeypatch.setenv("SLURM_PROCID", process)
+    job = launchers.Requeued()
+    assert (job(command, log), (tmp_path / name).read_text()) == (5, "word\n")
     delayed = job.checkpoint(command, log)
     assert isinstance(delayed.function, launchers.Requeued)
     assert delayed.args == (command, log)
@@ -146,27 +131,21 @@ def test_cells_are_a_slurm_array(tmp_path, slurm):
         assert f"#SBATCH {line}\n" in slurm.read_text()
 
 
-@pytest.mark.parametrize("options", ["timeout_min", "slurm_partitoin=gpu"])
+@pytest.mark.parametrize("options", ["timeout_min", "timeout_min=x", "slurm_partitoin=gpu"])
 def test_unknown_slurm_options_are_rejected(tmp_path, slurm, options):
     with pytest.raises(UserError, match=options.split("=")[0]):
         launchers.make_slurm([launchers.Job("a", tmp_path, [])], tmp_path, options, lambda: 0)
     assert not slurm.exists()
 
 
-def test_signal_during_start_saves_the_job(tmp_path, monkeypatch):
+def test_preempted_slurm_job_saves(tmp_path):
     job, log = launchers.Requeued(), tmp_path / "log.txt"
     command = [sys.executable, "-c", PATIENT.format(end="sys.exit(0)")]
-
-    class Slow(subprocess.Popen):
-        def __init__(self, *args, **keywords):
-            super().__init__(*args, **keywords)
-            while log.read_text() != "ready\n":
-                time.sleep(0.02)
-            job.checkpoint(command, str(log))
-
-    other = subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(subprocess, "Popen", Slow)
-    assert (job(command, str(log)), log.read_text()) == (0, "ready\nsaved\n")
-    assert other.poll() is None, "a child that is no cell was ended, too"
-    other.kill()
-    other.wait()
+    thread = threading.Thread(target=job, args=(command, str(log)))
+    thread.start()
+    while not log.exists() or log.read_text() != "ready\n":
+        time.sleep(0.02)
+    os.kill(job.process.pid, signal.SIGUSR2)  # SLURM signals all processes of a job
+    job.checkpoint(command, str(log))
+    assert log.read_text() == "ready\nsaved\n"
+    thread.join()
