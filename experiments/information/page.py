@@ -242,14 +242,12 @@ LABELS = {
 HOW = (
     "In each of four rotations, half of the rows are for training, a quarter for early stopping, "
     "and a quarter for evaluation. Each row is evaluated once, by networks not trained on it.",
-    "Intervals are Student's, 95 %, over disjoint batches of held-out rows. For KSG and CCA, they "
-    "are over at most ten disjoint parts of the rows, and for the null, the range of one more "
-    "shuffle. "
-    "They hold for these networks and independent rows, and ignore that rotations share training "
-    "rows.",
-    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows, "
-    "and evaluated on the same held-out rows. The end of the line predicts the value of these "
-    "networks with more rows. For a lower bound, this value is a lower bound as well.",
+    "Intervals are Student's, 95 %, over disjoint batches of held-out rows (for KSG and CCA, over "
+    "at most ten parts of the rows). For the null, they show the range of another shuffle. "
+    "They hold for these networks and independent rows, and ignore shared training rows.",
+    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows. "
+    "The end of the line predicts the value of these networks with more rows. For a lower bound, "
+    "this value is a lower bound as well.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "

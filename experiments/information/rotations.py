@@ -156,8 +156,7 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
     """Fit a line over 1 / n to the points (fractions, rotations), separately for each rotation."""
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
-    first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
-    bend = student(points[1] - first * points[0] - last * points[2])
+    bend = student(points[1] - (2 * points[0] + points[2]) / 3)  # 2 is a third of the way to 4
     line, gain = tuple(points.mean(1).tolist()), student(limit - points[0])
     return reading._replace(line=line, limit=student(limit), gain=gain, bend=bend)
 
