@@ -8,7 +8,6 @@
 # %%
 import functools
 import itertools
-import math
 import os
 
 import jax
@@ -183,7 +182,7 @@ def exact_bounds(joint, n):
     divergence = probability @ (mixture * np.log(mixture)) @ p_c
     truth = (joint * np.log(ratio)).sum()
     usual = (joint * np.log1p((n - 1) / ratio)).sum()
-    return math.log(n) - loss, truth - divergence, math.log(n) - usual, truth
+    return np.log(n) - loss, truth - divergence, np.log(n) - usual, truth
 
 
 sizes, joint = (2, 3, 5, 10, 30, 100), np.array([[0.4, 0.1], [0.1, 0.4]])
