@@ -206,8 +206,9 @@ for rule in (negatives.one_per_sequence, negatives.batch, negatives.own_sequence
 # %% [markdown]
 # ## 5. The number of negatives
 # log N - L is at most log N. Even with the exact critic it is up to 10 % too low at 0.6 log N, and
-# at least 28 % too low above 0.9 log N (`studies/nce_theory`). How many negatives include a hard
-# one depends on how rare hard ones are. A queue adds negatives, but from older parameters.
+# at least 28 % too low above 0.9 log N (`cpc.estimators.certify` measures it). How many negatives
+# include a hard one depends on how rare hard ones are. A queue adds negatives, but from older
+# parameters.
 
 # %%
 for density in (0.1, 0.01, 0.001):

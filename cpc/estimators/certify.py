@@ -33,10 +33,10 @@ class Row(NamedTuple):
     check: str
     expected: str
     measured: float
-    spread: float
-    """Standard deviation over batches, or standard error. NaN if the check is not random."""
-    passed: bool | None
+    passed: bool | None = None
     """None if the estimator guarantees nothing about this value."""
+    spread: float = math.nan
+    """Standard deviation over batches, or standard error. NaN if the check is not random."""
 
 
 class Certificate(NamedTuple):
@@ -76,6 +76,11 @@ class _Label(NamedTuple):
         """Return whether the excess over the truth is allowed, or None without a guarantee."""
         return bool(excess <= ROUNDING) if self.sign else None
 
+    def compare(self, check, truth, measured):
+        """Return the row of an expected value."""
+        passed = self.judge(self.sign * (measured - truth))
+        return Row(check, self.words(truth), float(measured), passed)
+
 
 def certify(
     estimator: Callable[[Float[Array, "n n"]], Estimate | Float[Array, ""]],
@@ -103,25 +108,19 @@ def certify(
     ('lower bound, ceiling 1.386 of 4 pairs', True)
     """
     try:
-        jax.eval_shape(estimator, jax.ShapeDtypeStruct((4, 4), jnp.float32))
+        result = jax.jit(estimator)(jnp.zeros((4, 4), jnp.float32))
     except jax.errors.JAXTypeError as error:
         raise UserError(
             "JAX cannot trace the estimator: write it in jax.numpy, without float() or NumPy"
         ) from error
-    result = estimator(jnp.zeros((4, 4), jnp.float32))
-    known = isinstance(result, Estimate)
-    estimate = _as_estimate(result)
+    known, estimate = isinstance(result, Estimate), _as_estimate(result)
     if estimate.is_bound and estimate.side not in ("lower", "upper"):
         raise UserError(f'the side of a bound must be "lower" or "upper" (got {estimate.side!r})')
 
-    @jax.jit
-    @jax.vmap
-    def read(scores):
-        estimate = _as_estimate(estimator(scores))
-        return estimate.value, jnp.asarray(estimate.ceiling, jnp.float32)
+    read = jax.jit(jax.vmap(lambda scores: _as_estimate(estimator(scores)).value))
 
-    def evaluate(scores):  # (r, n, n) -> values (r,), ceilings (r,)
-        return tuple(np.asarray(leaf, np.float64) for leaf in read(scores))
+    def evaluate(scores):  # (r, n, n) -> values (r,)
+        return np.asarray(read(jnp.asarray(scores, jnp.float32)), np.float64)
 
     sign = {"lower": 1, "upper": -1}.get(estimate.side, 0)
     label = _Label(known, estimate.is_bound, sign)
@@ -132,7 +131,7 @@ def certify(
             *_expectations(evaluate, label, shift),
             *_gaussian_batches(evaluate, label, shift),
             *_offsets(evaluate),
-            *_ceiling(evaluate, label),
+            _ceiling(estimator, evaluate, label),
             _finite(estimator),
         ),
     )
@@ -161,26 +160,21 @@ def _expectations(evaluate, label, shift):
         x, y = np.unravel_index(cells, LAW.shape)
         scores = critics[:, x[:, :, None], y[:, None, :]]  # (critics, batches, n, n)
         scores = np.concatenate([scores, scores[:1].swapaxes(2, 3)])
-        value = evaluate(scores.reshape(-1, n, n).astype(np.float32))[0].reshape(len(scores), -1)
+        value = evaluate(scores.reshape(-1, n, n)).reshape(len(scores), -1)
         dependent = value @ LAW.ravel()[cells].prod(1)
         independent = value[:-1] @ product.ravel()[cells].prod(1)
         by_rows, by_columns = (_info_nce_exactly(law, n) for law in (LAW, LAW.T))
-        rows = [
-            (f"exact critic (log N - L: {by_rows:.4g})", information, dependent[0], True),
-            (f"... transposed (log N - L: {by_columns:.4g})", information, dependent[-1], False),
-            ("exact critic, independent x and y", 0.0, independent[1], True),
-        ]
+        name = f"exact critic (log N - L: {by_rows:.4g}), N = {n}"
+        yield label.compare(name, information, dependent[0])
+        name = f"... transposed (log N - L: {by_columns:.4g}), N = {n}"
+        yield Row(name, f"{information:.4g}", float(dependent[-1]))
+        name = f"exact critic, independent x and y, N = {n}"
+        yield label.compare(name, 0.0, independent[1])
         if label.is_bound:
-            name = f"worst of {len(critics)} critics"
             worst = [label.sign * max(label.sign * v) for v in (dependent[:-1], independent)]
-            rows += [
-                (name, information, worst[0], True),
-                (f"{name}, independent x and y", 0.0, worst[1], True),
-            ]
-        for check, truth, measured, is_judged in rows:
-            passed = label.judge(label.sign * (measured - truth)) if is_judged else None
-            expected = label.words(truth) if is_judged else f"{truth:.4g}"
-            yield Row(f"{check}, N = {n}", expected, float(measured), math.nan, passed)
+            name = f"worst of {len(critics)} critics"
+            yield label.compare(f"{name}, N = {n}", information, worst[0])
+            yield label.compare(f"{name}, independent x and y, N = {n}", 0.0, worst[1])
 
 
 def _info_nce_exactly(law, n):
@@ -209,7 +203,7 @@ def _gaussian_batches(evaluate, label, shift):
     """Yield the mean and standard deviation for the exact critic, and the limit for many pairs."""
     means, errors = [], []
     for n, batches in BATCHES.items():
-        value, _ = evaluate(_gaussian_scores(n, batches, shift))
+        value = evaluate(_gaussian_scores(n, batches, shift))
         for nats, sample in zip(NATS, value.reshape(len(NATS), batches), strict=True):
             # The variance of the sampled partition is (e^2I - 1) / draws.
             well_sampled = math.expm1(2 * nats) < n * (n - 1) / 16
@@ -219,8 +213,8 @@ def _gaussian_batches(evaluate, label, shift):
                 f"Gaussian, I = {nats:g}, N = {n}" + ("" if well_sampled else ", median"),
                 label.words(nats),
                 float(sample.mean() if well_sampled else np.median(sample)),
-                float(sample.std()),
                 label.judge(forbidden),
+                float(sample.std()),
             )
             if nats == NATS[0]:
                 means.append(sample.mean())
@@ -228,44 +222,36 @@ def _gaussian_batches(evaluate, label, shift):
     # The bias of most estimates falls as 1 / N, so extrapolate from N and 2 N to 1 / N = 0.
     limit, error = 2 * means[1] - means[0], math.hypot(2 * errors[1], errors[0])
     check = f"Gaussian, I = {NATS[0]:g}, on a line to 1 / N = 0"
-    yield Row(check, f"{NATS[0]:g}", limit, error, None)
+    yield Row(check, f"{NATS[0]:g}", limit, spread=error)
 
 
 def _offsets(evaluate):
     """Yield the changes of the value if a constant, h(x) or h(y) is added to the scores."""
     rng = np.random.default_rng(0)
     scores, offset = rng.normal(size=(8, 8)), 2 * rng.normal(size=8)
-    stack = np.stack([scores, scores + 2, scores + offset[:, None], scores + offset])
-    value, _ = evaluate(stack.astype(np.float32))
+    value = evaluate(np.stack([scores, scores + 2, scores + offset[:, None], scores + offset]))
     constant, of_x, of_y = np.abs(value[1:] - value[0])
     rows_are_x = bool(of_y > ROUNDING or of_x <= ROUNDING)
-    for check, change, expected, passed in (
-        ("change by a constant", constant, "any", None),
-        ("change by h(x), of rows", of_x, "any", None),
-        ("change by h(y), of columns", of_y, "not 0, or both", rows_are_x),
-    ):
-        yield Row(check, expected, float(change), math.nan, passed)
+    yield Row("change by a constant", "any", float(constant))
+    yield Row("change by h(x), of rows", "any", float(of_x))
+    yield Row("change by h(y), of columns", "not 0, or both", float(of_y), rows_are_x)
 
 
-def _ceiling(evaluate, label):
-    """Yield the highest value over confident and random critics, compared with the ceiling."""
+def _ceiling(estimator, evaluate, label):
+    """Compare the highest value over confident and random critics with the ceiling."""
     n = 8
     sizes = (-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
     diagonal = np.eye(n, dtype=bool)
     sure = [np.where(diagonal, d, o) for d, o in itertools.product(sizes, repeat=2)]
     random = 10 * np.random.default_rng(0).normal(size=(100, n, n))
-    value, ceilings = evaluate(np.concatenate([sure, random]).astype(np.float32))
-    highest, ceiling = float(value.max()), float(ceilings[0])
+    highest = float(evaluate(np.concatenate([sure, random])).max())
+    ceiling = float(_as_estimate(estimator(jnp.zeros((n, n), jnp.float32))).ceiling)
     # An estimator without a ceiling must exceed 2 log N + 5, which is more than a lower bound from
     # N pairs can guarantee with high confidence (McAllester & Stratos 2020).
     goal = ceiling - 0.1 if math.isfinite(ceiling) else 2 * math.log(n) + 5
-    yield Row(
-        f"highest of any {n} pairs",
-        f"{ceiling:.4g}" if math.isfinite(ceiling) else f"any; {goal:.4g} if without ceiling",
-        highest,
-        math.nan,
-        goal <= highest <= ceiling + ROUNDING if label.known else None,
-    )
+    expected = f"{ceiling:.4g}" if math.isfinite(ceiling) else f"any; {goal:.4g} if without ceiling"
+    passed = goal <= highest <= ceiling + ROUNDING if label.known else None
+    return Row(f"highest of any {n} pairs", expected, highest, passed)
 
 
 def _finite(estimator):
@@ -273,11 +259,11 @@ def _finite(estimator):
     diagonal, signs = np.eye(8, dtype=bool), (-1e4, 0.0, 1e4)
     scores = [np.where(diagonal, d, o) for d, o in itertools.product(signs, repeat=2)]
     scores.append(np.random.default_rng(0).choice(signs, (8, 8)))
-    value = jax.value_and_grad(lambda scores: _as_estimate(estimator(scores)).value)
+    values = jax.vmap(jax.value_and_grad(lambda scores: _as_estimate(estimator(scores)).value))
     symbols = np.array([0, 0, 1, 1, 2, 3, 4, 5])
     scores.append(np.where(symbols[:, None] == symbols, math.log(8), -np.inf))
-    leaves = jax.jit(jax.vmap(value))(np.stack(scores).astype(np.float32))
+    leaves = jax.jit(values)(np.stack(scores).astype(np.float32))
     broken = 0
     for leaf in map(np.asarray, leaves):  # the last entry may be infinite, but not NaN
         broken += int((~np.isfinite(leaf[:-1])).sum() + np.isnan(leaf[-1]).sum())
-    return Row("not finite at +-1e4, NaN at -inf", "0", broken, math.nan, broken == 0)
+    return Row("not finite at +-1e4, NaN at -inf", "0", broken, broken == 0)

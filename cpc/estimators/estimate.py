@@ -407,13 +407,13 @@ def cca(
     if len(x) <= x.shape[1] + y.shape[1]:
         problem = f"x and y have {len(x)} pairs in {x.shape[1]} + {y.shape[1]} dimensions"
         raise UserError(f"{problem}: pass more pairs than dimensions")
-    rho = np.linalg.svd(_directions(x).T @ _directions(y), compute_uv=False)
+    rho = np.linalg.svd(column_space(x).T @ column_space(y), compute_uv=False)
     if (rho > 1 - 1e-12).any():
         return Estimate(math.inf)
     return Estimate(float(-0.5 * np.log1p(-np.square(rho)).sum()))
 
 
-def _directions(x):
+def column_space(x):
     """Return orthonormal columns that span the centred columns of x (n, d)."""
     u, size, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     return u[:, size > 1e-10 * size.max(initial=0.0)]

@@ -192,10 +192,9 @@ class Tracker:
 
     which is the first-order projection of a statistic whose terms share draws (Hoeffding 1948;
     Hajek 1968). The interval uses Student's t-distribution with B - 1 degrees of freedom. In
-    simulations of an autoregressive process with the optimal critic, for 8 to 64 sequences per
-    batch and 1 to 8 batches, its coverage is 0.943 to 0.969 over 1,500 draws. Without the term for
-    negatives it is 0.853 to 0.940. For hard-weighted losses, whose negatives compete, the interval
-    is too wide, with a coverage of 0.99 (`python -m tests.estimators.coverage`).
+    simulations of an autoregressive process with the optimal critic it covers the mean in 94 to
+    97 % of draws, or 99 % for hard-weighted losses, whose negatives compete, so that the interval
+    is too wide (`python -m tests.estimators.coverage`).
 
     The states are calibrated on correlated Gaussians with a perfect critic and N of at least 64:
 

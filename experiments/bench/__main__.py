@@ -35,13 +35,13 @@ from cpc.data.sources import voices
 from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments.bench import start, step, timing, versus, words
+from experiments.bench import step, timing, versus, words
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config, with_settings
 from experiments.kinds.audio.data import load_data
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
-PARTS = ("step", "input", "start", "torch", "criterion")
+PARTS = ("step", "input", "torch", "criterion")
 PART = flags.DEFINE_multi_enum(
     "part", None, (*PARTS, "text"), "Part to measure. Default: all except text."
 )
@@ -66,8 +66,7 @@ def main(given: Config) -> None:
     sizes = versus.NUM_CANDIDATES[: 1 if quick else None]
     measure = {
         "step": lambda: step.step_rows(config, data, mesh, num_rounds),
-        "input": lambda: step.input_rows(config, data, mesh, num_rounds),
-        "start": lambda: start.start_rows(config, device),
+        "input": lambda: step.input_rows(config, data, num_rounds),
         "torch": lambda: versus.torch_rows(device, num_processes, num_calls, alone=not quick),
         "criterion": lambda: versus.info_nce_rows(device, sizes, num_processes, num_calls),
         "text": lambda: words.word_rows(*((1, 1) if quick else (5, 3))),

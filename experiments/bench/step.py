@@ -1,9 +1,7 @@
 """Times of the training step, its parts and its input, relative to matrix products."""
 
 import contextlib
-import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from cpc.models import ConvEncoder, LogMelEncoder
 from cpc.models.geometry import output_lengths
 from cpc.train import TrainState, put_batch
 from cpc.types import Batch, PyTree
-from experiments.bench.timing import Row, ratios, summarize, time_rounds
+from experiments.bench.timing import Row, summarize, time_rounds, work_row
 from experiments.command.config import Config, with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
@@ -61,33 +59,17 @@ def step_rows(
     rate = "{:.0f} GFLOP/s ({:.0f} to {:.0f})".format(*rates.values())
     counted = {"compilations": num_compilations, "steps": num_rounds}
     text = f"{num_compilations} in {num_rounds} steps on fresh batches"
-    return [
-        Row(f"matrix product {PRODUCT_SIZE}^3, float32", rates, rate),
-        *(timing_row(name, work[name], seconds) for name in ("step", *step.parts)),
-        Row("compilations after the first step", counted, text, "compilations <= 0"),
-    ]
+    rows = [Row(f"matrix product {PRODUCT_SIZE}^3, float32", rates, rate)]
+    for name in ("step", *step.parts):
+        title = "whole training step" if name == "step" else f"{name}, value and gradient"
+        target = "fraction_of_peak >= 0.5" if name == "step" else ""
+        flop = work[name], PRODUCT_FLOP
+        rows.append(work_row(title, seconds[name], seconds["product"], flop, target))
+    return [*rows, Row("compilations after the first step", counted, text, "compilations <= 0")]
 
 
-def timing_row(name: str, flop: int, seconds: dict[str, list[float]]) -> Row:
-    """Return the time, FLOP and rate of a case, and its rate as a fraction of the product's."""
-    median = statistics.median(seconds[name])
-    fractions = ratios(seconds["product"], seconds[name])
-    figures = {
-        "milliseconds": 1e3 * median,
-        "gflop": flop / 1e9,
-        "gflop_per_second": flop / median / 1e9,
-        **summarize("fraction_of_peak", [flop / PRODUCT_FLOP * one for one in fractions]),
-    }
-    text = "{:.1f} ms, {:.2f} GFLOP, {:.0f} GFLOP/s, {:.2f} of peak ({:.2f} to {:.2f})"
-    title = "whole training step" if name == "step" else f"{name}, value and gradient"
-    target = "fraction_of_peak >= 0.5" if name == "step" else ""
-    return Row(title, figures, text.format(*figures.values()), target)
-
-
-def input_rows(
-    config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int
-) -> list[Row]:
-    """Return rows for the rate of drawing training windows, and for its effect on the step."""
+def input_rows(config: Config, data: AudioData, num_rounds: int) -> list[Row]:
+    """Return rows for the rate of drawing training windows."""
     rows, source, num_batches = [], config.data.source, 50 * num_rounds
     for batch_size in PAPER_BATCHES:
         own = with_settings(config, {"data.batch_size": batch_size})
@@ -98,37 +80,11 @@ def input_rows(
         for _ in batches:
             pass
         rate = num_batches * batch_size / (time.perf_counter() - begin)
-        name, figures = f"input pipeline, batches of {batch_size}", {"source": source}
+        figures = {"source": source, "windows_per_second": rate}
         text = f"{rate:,.0f} windows/s of {source}, {config.data.window_samples} samples each"
         target = "windows_per_second >= 100000" if batch_size == max(PAPER_BATCHES) else ""
-        rows.append(Row(name, {**figures, "windows_per_second": rate}, text, target))
-    return [*rows, fed_row(config, data, mesh, num_rounds)]
-
-
-def fed_row(config: Config, data: AudioData, mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
-    """Return the time of steps with input, relative to steps on one batch in memory."""
-    problem = audio.make_problem(interpret(audio, config), data)
-
-    def put(index):
-        return put_batch(problem.draw(index), mesh)
-
-    batch = put(0)
-    step, count = make_step(problem, mesh, batch), 3 * num_rounds
-    fed = prefetch(put, 0, (num_rounds + 2) * count, num_threads=config.data.num_threads)
-
-    def advance(batches):
-        return [step.advance(batch).step for batch in batches][-1]
-
-    cases = {
-        "here": blocking(lambda: advance([batch] * count)),
-        "fed": blocking(lambda: advance(itertools.islice(fed, count))),
-    }
-    seconds = time_rounds(cases, num_rounds)
-    ratio = statistics.median(ratios(seconds["fed"], seconds["here"]))
-    alone = 1e3 * statistics.median(seconds["here"]) / count
-    figures = {"milliseconds_without_input": alone, "times_without_input": ratio}
-    text = f"{ratio:.3f} times the {alone:.1f} ms of a step on a batch in memory"
-    return Row("step fed by the input", figures, text, "times_without_input <= 1.05")
+        rows.append(Row(f"input pipeline, batches of {batch_size}", figures, text, target))
+    return rows
 
 
 def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:

@@ -87,6 +87,29 @@ def summarize(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: statistics.median(values), f"{name}_min": low, f"{name}_max": high}
 
 
+def work_row(
+    name: str,
+    seconds: Sequence[float],
+    product_seconds: Sequence[float],
+    flop: tuple[int, int],
+    target: str = "",
+) -> Row:
+    """Return a case's time, FLOP and rate, and its rate as a fraction of the product's.
+
+    `flop` contains the operations of the case and of the product.
+    """
+    work, median = flop[0], statistics.median(seconds)
+    fractions = [work / flop[1] * one for one in ratios(product_seconds, seconds)]
+    figures = {
+        "milliseconds": 1e3 * median,
+        "gflop": work / 1e9,
+        "gflop_per_second": work / median / 1e9,
+        **summarize("fraction_of_peak", fractions),
+    }
+    text = "{:.1f} ms, {:.2f} GFLOP, {:.0f} GFLOP/s, {:.2f} of peak ({:.2f} to {:.2f})"
+    return Row(name, figures, text.format(*figures.values()), target)
+
+
 def read_sizes() -> dict[str, Any]:
     """Parse the sizes that the bench passes to a process as its only argument."""
     return json.loads(sys.argv[1])

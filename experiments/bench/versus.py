@@ -125,18 +125,14 @@ def run_side(python: str, side: str, given: str) -> dict[str, Any]:
 def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: str = "") -> Row:
     """Return the row of a case, with time, FLOP, fraction of peak and, for the step, memory."""
     ours = [one["ours"] for one in rounds]
-    seconds, flop = [one["seconds"][case] for one in ours], ours[0]["flop"]
-    to_product = timing.ratios([one["seconds"]["product"] for one in ours], seconds)
-    figures: dict[str, Any] = {
-        "milliseconds": 1e3 * statistics.median(seconds),
-        "gflop": flop[case] / 1e9,
-        "fraction_of_peak": flop[case] / flop["product"] * statistics.median(to_product),
-    }
-    text = "{:.1f} ms, {:.2f} GFLOP, {:.2f} of peak".format(*figures.values())
-    if case == "step":
-        figures["peak_megabytes"] = statistics.median(one["peak_bytes"] for one in ours) / 1e6
-        text += f", {figures['peak_megabytes']:,.0f} MB"
-    return Row(name, figures, text, target)
+    seconds, product = ([one["seconds"][key] for one in ours] for key in (case, "product"))
+    flop = ours[0]["flop"]
+    row = timing.work_row(name, seconds, product, (flop[case], flop["product"]), target)
+    if case != "step":
+        return row
+    peak = statistics.median(one["peak_bytes"] for one in ours) / 1e6
+    figures = {**row.figures, "peak_megabytes": peak}
+    return row._replace(figures=figures, text=f"{row.text}, {peak:,.0f} MB")
 
 
 def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:

@@ -100,34 +100,36 @@ def question_rows(found: dict[str, list[np.ndarray]], vocabulary: Any) -> list[R
             side: np.stack([pair_cosines(one, index, pairs)[0] for one in vectors])
             for side, vectors in found.items()
         }
-        judged_by = ratings[known]
-        correlate = lambda row, i, judged_by=judged_by: spearman(row[i], judged_by[i])  # noqa: E731
-        rows.append(question_row(name, "correlation", correlate, cosines))
+        rows.append(question_row(name, cosines, ratings[known]))
     answers = {
         side: np.stack([solve_analogies(v[:NUM_WORDS], index, judged.analogies) for v in vectors])
         for side, vectors in found.items()
     }
-    rows.append(question_row("analogies", "accuracy", lambda row, i: row[i].mean(), answers))
-    return rows
+    return [*rows, question_row("analogies", answers)]
 
 
 def question_row(
-    name: str, metric: str, statistic: Callable[..., float], values: dict[str, np.ndarray]
+    name: str, values: dict[str, np.ndarray], ratings: np.ndarray | None = None
 ) -> Row:
     """Return the row for a mean score over seeds and its difference from gensim's score.
 
-    The target is missed only if the interval of the difference is below 0.
+    The score is the accuracy, or the correlation with ratings if these are given. The target is
+    missed only if the interval of the difference is below 0.
     """
-    count = values["words"].shape[1]
+
+    def score(row, i):
+        return row[i].mean() if ratings is None else spearman(row[i], ratings[i])
+
+    count, metric = values["words"].shape[1], "accuracy" if ratings is None else "correlation"
     means = {
-        side: float(np.mean([statistic(row, np.arange(count)) for row in rows]))
+        side: float(np.mean([score(row, np.arange(count)) for row in rows]))
         for side, rows in values.items()
     }
     figures: dict[str, Any] = {metric: means["words"], "num_questions": count}
     text = f"{means['words']:.3f}"
     if "by_gensim" not in values:
         return Row(name, figures, text)
-    over = mean_difference(statistic, values["words"], values["by_gensim"])
+    over = mean_difference(score, values["words"], values["by_gensim"])
     figures |= {
         f"gensim_{metric}": means["by_gensim"], "difference": over.value,
         "difference_low": over.low, "difference_high": over.high,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from cpc.data.series import describe_problem, read_file
 from cpc.data.walk import check_file
+from cpc.estimators.estimate import column_space
 from cpc.types import UserError
 
 #: Minimum number of rows, since batches of a quarter would otherwise be too small.
@@ -51,12 +52,6 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
         )
     if not values.size:
         raise UserError(f"{path} is empty (shape {values.shape}): pass an array with numbers")
-    constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
-    if len(constant) and len(values) >= MIN_ROWS:  # `read_pairs` rejects fewer rows
-        raise UserError(
-            f"{path} has {len(constant)} constant columns of {values.shape[1]}, the first is "
-            f"{constant[0]} (counted from 0): remove these columns"
-        )
     return values
 
 
@@ -66,14 +61,16 @@ def read_pairs(
     """Read x and y, check them, and shuffle their rows together."""
     x, y = read_array(x_path), read_array(y_path)
     if len(x) != len(y):
-        raise UserError(
-            f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: pass arrays with paired "
-            "rows"
-        )
+        raise UserError(f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: pair the rows")
     if len(x) < MIN_ROWS:
-        raise UserError(
-            f"at least {MIN_ROWS} rows are needed (got {len(x)}): add rows, ideally thousands"
-        )
+        raise UserError(f"at least {MIN_ROWS} rows are needed (got {len(x)}): add rows")
+    for path, values in ((x_path, x), (y_path, y)):
+        constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
+        if len(constant):
+            raise UserError(
+                f"{path} has {len(constant)} constant columns of {values.shape[1]}, the first is "
+                f"{constant[0]} (counted from 0): remove these columns"
+            )
     remarks, identity = (*remark(x, y), *find_pair(x, y)), find_identity(x, y)
     order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
     if len(order) < len(x):
@@ -144,14 +141,11 @@ def common_direction(
     """Return values in the column spaces of both x and y, or None if these share no direction."""
     if len(x) <= x.shape[1] + y.shape[1]:
         return None
-    sides = []
-    for z in (x, y):
-        u, size, _ = np.linalg.svd(standardize(z, z), full_matrices=False)
-        sides.append(u[:, size > CORRELATION_TOLERANCE * size.max()])
-    left, rho, _ = np.linalg.svd(sides[0].T @ sides[1])
+    of_x, of_y = (column_space(standardize(z, z)) for z in (x, y))
+    left, rho, _ = np.linalg.svd(of_x.T @ of_y)
     if rho[0] < 1 - CORRELATION_TOLERANCE:
         return None
-    shared = sides[0] @ left[:, 0]
+    shared = of_x @ left[:, 0]
     return np.round(shared / np.abs(shared).max(), 6)
 
 

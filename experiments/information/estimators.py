@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -35,25 +35,22 @@ LABELS = {
 }
 #: Value in nats above which networks have diverged.
 DIVERGED = 100.0
-#: Estimators that only need scores and possibly a second network, and the input of that network.
+#: Estimators that only need scores and possibly a second network, and those with a second network.
 PLAIN = {
     "info_nce": bounds.info_nce, "ml_cpc": bounds.ml_cpc, "nwj": bounds.nwj, "flo": bounds.flo,
     "donsker_varadhan": bounds.donsker_varadhan, "tuba": bounds.tuba,
 }  # fmt: skip
-SECOND = {"interpolated": "x", "tuba": "x", "flo": "pair"}
+SECOND = ("interpolated", "tuba", "flo")
 #: Readings that are not lower bounds -> the estimator whose objective chooses their step.
 BY_OBJECTIVE = {"smile": "js", "club": "club"}
 
 
-class Method(NamedTuple):
-    """An estimator with its networks, as init(rng, x, y) and apply(params, log_average, x, y)."""
-
-    init: Callable[[Any, Any, Any], Any]
-    apply: Callable[[Any, Any, Any, Any], tuple[Any, dict[str, Estimate], Any]]
+#: Critic and second network, or None, by "critic/estimator", possibly with a prefix.
+Networks: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 
-def make_methods(config: Config) -> dict[str, Method]:
-    """Return all pairs of critic and estimator by "critic/estimator"; CLUB has its own network."""
+def make_networks(config: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the networks of all pairs of critic and estimator. CLUB has its own critic."""
     widths = tuple(config.widths)
     critics = {
         "separable": SeparableCritic(widths, config.embedding),
@@ -63,29 +60,13 @@ def make_methods(config: Config) -> dict[str, Method]:
     others = [name for name in config.estimators if name != "club"]
     pairs = [("conditional", "club")] if "club" in config.estimators else []
     pairs += itertools.product(config.critics, others)
-    return {f"{c}/{name}": make_method(name, critics[c], config) for c, name in pairs}
+    second = Baseline(widths)
+    return {f"{c}/{name}": (critics[c], second if name in SECOND else None) for c, name in pairs}
 
 
-def make_method(name: str, critic: Any, config: Config) -> Method:
-    """Return an estimator with its critic, and with a second network if it needs one."""
-    second, source = Baseline(tuple(config.widths)), SECOND.get(name)
-
-    def select(x, y):
-        return x if source == "x" else jnp.concatenate([x, y], axis=1)
-
-    def init(rng, x, y):
-        params = {"critic": critic.init(jax.random.fold_in(rng, 0), x, y)}
-        if source:
-            params["second"] = second.init(jax.random.fold_in(rng, 1), select(x, y))
-        return params
-
-    def apply(params, log_average, x, y):
-        scores, output = clip_pull(critic.apply(params["critic"], x, y)), 0.0
-        if source:
-            output = clip_pull(second.apply(params["second"], select(x, y)))
-        return estimate(name, config, scores, output, log_average)
-
-    return Method(init, apply)
+def second_input(name: str, x: Any, y: Any) -> Any:
+    """Return the input of an estimator's second network: pairs for FLO, otherwise x."""
+    return jnp.concatenate([x, y], axis=1) if name.endswith("flo") else x
 
 
 def estimate(
@@ -132,33 +113,44 @@ clip_pull.defvjp(
 )
 
 
-def apply_methods(
-    methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
+def apply_networks(
+    config: Config, networks: Networks, params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return each "critic/estimator" objective, estimates in nats and MINE average on its data."""
+    """Return objectives, estimates in nats and MINE averages, for networks and data by name."""
     objectives, nats, averages = {}, {}, {}
-    for name, method in methods.items():
-        found, readings, averages[name] = method.apply(
-            params[name], log_averages[name], *data[name]
+    for name, (critic, second) in networks.items():
+        prefix, _, estimator = name.rpartition("/")
+        own, (x, y), output = params[name], data[name], 0.0
+        scores = clip_pull(critic.apply(own["critic"], x, y))
+        if second is not None:
+            output = clip_pull(second.apply(own["second"], second_input(estimator, x, y)))
+        found, readings, averages[name] = estimate(
+            estimator, config, scores, output, log_averages[name]
         )
-        objectives[name], critic = clip_pull(found), name.rpartition("/")[0]
-        nats |= {f"{critic}/{key}": reading.value for key, reading in readings.items()}
+        objectives[name] = clip_pull(found)
+        nats |= {f"{prefix}/{key}": reading.value for key, reading in readings.items()}
     return objectives, nats, averages
 
 
 def total_loss(
-    methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
+    config: Config, networks: Networks, params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[Any, tuple[dict[str, Any], Any]]:
-    """Return the summed loss of all methods with separate parameters, and (nats, averages)."""
-    objectives, nats, averages = apply_methods(methods, params, log_averages, data)
+    """Return the summed loss of networks with separate parameters, and (nats, averages)."""
+    objectives, nats, averages = apply_networks(config, networks, params, log_averages, data)
     return -sum(objectives.values()), (nats, averages)
 
 
-def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any]) -> Any:
-    """Return the initial parameters and log averages (for MINE) of all methods."""
-    keys = dict(zip(methods, jax.random.split(rng, len(methods)), strict=True))
-    params = {name: method.init(keys[name], *data[name]) for name, method in methods.items()}
-    return params, {name: jnp.zeros(()) for name in methods}
+def init_networks(networks: Networks, rng: Any, data: Mapping[str, Any]) -> Any:
+    """Return the initial parameters and log averages (for MINE) of all networks."""
+    params = {}
+    keys = jax.random.split(rng, len(networks))
+    for key, (name, (critic, second)) in zip(keys, networks.items(), strict=True):
+        x, y = data[name]
+        params[name] = {"critic": critic.init(jax.random.fold_in(key, 0), x, y)}
+        if second is not None:
+            own_key = jax.random.fold_in(key, 1)
+            params[name]["second"] = second.init(own_key, second_input(name, x, y))
+    return params, {name: jnp.zeros(()) for name in networks}
 
 
 def check_estimation(config: Config, keys: Keys) -> None:
@@ -231,28 +223,31 @@ def fit_and_watch(
     rng: Any,
 ) -> tuple[tuple[dict[str, Any], dict[str, Any]], ...]:
     """Train all methods on draw(rng) -> (x, y), and evaluate them every `read_every` steps."""
-    methods, batch_size = make_methods(config), config.batch_size
+    networks, batch_size = make_networks(config), config.batch_size
     tx = optax.adam(config.learning_rate)
-    params, averages = init_methods(methods, rng, dict.fromkeys(methods, draw(rng)))
-    differentiate = jax.grad(functools.partial(total_loss, methods), has_aux=True)
+    params, averages = init_networks(networks, rng, dict.fromkeys(networks, draw(rng)))
+    differentiate = jax.grad(functools.partial(total_loss, config, networks), has_aux=True)
 
     def step(carry, rng):
         params, averages, state = carry
-        gradient, (_, averages) = differentiate(params, averages, dict.fromkeys(methods, draw(rng)))
+        data = dict.fromkeys(networks, draw(rng))
+        gradient, (_, averages) = differentiate(params, averages, data)
         updates, state = tx.update(gradient, state)
         return (optax.apply_updates(params, updates), averages, state), None
 
-    def read(params, averages, x, y):
-        count = len(x) // batch_size
-        batches = [z[: count * batch_size].reshape(count, batch_size, -1) for z in (x, y)]
-        return jax.lax.map(
-            lambda xy: apply_methods(methods, params, averages, dict.fromkeys(methods, xy))[:2],
-            tuple(batches),
-        )
+    def read(params, averages, xy):
+        count = len(xy[0]) // batch_size
+        batches = [z[: count * batch_size].reshape(count, batch_size, -1) for z in xy]
+
+        def read_batch(xy):
+            data = dict.fromkeys(networks, xy)
+            return apply_networks(config, networks, params, averages, data)[:2]
+
+        return jax.lax.map(read_batch, tuple(batches))
 
     def stretch(carry, rng):
         carry, _ = jax.lax.scan(step, carry, jax.random.split(rng, config.read_every))
-        return carry, tuple(read(*carry[:2], x, y) for x, y in held_out)
+        return carry, tuple(read(*carry[:2], xy) for xy in held_out)
 
     num_readings = config.num_steps // config.read_every
     rngs = jax.random.split(jax.random.fold_in(rng, 1), num_readings)

@@ -30,8 +30,6 @@ CRITICS = {
     "joint": (draw.ORANGE, "joint critic"),
     "conditional": (draw.GREEN, "Gaussian q(y|x)"),
 }
-COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.RED, "#7a4fc9", "#0e8fa3", "#a35a0e", draw.INK)
-MARKERS = "osD^vPX*"
 #: Key, title and exact ratio of each law in Song and Ermon (2020).
 LAWS = (
     ("rows", "top rows: grows, as a share of all rows", None),
@@ -46,9 +44,8 @@ def write_information_report(workdir: str | Path) -> Path:
     if not (workdir / "table.json").exists():
         raise UserError(f"{workdir} has no table.json: repeat the command until it has finished")
     run = read_run(workdir)
-    kind = str(run.config.get("kind"))
-    title, _, make_parts = PAGES[kind]
-    drawn, tables = make_parts(run, read_table(workdir / "table.json"))
+    title, caption, make_parts = PAGES[str(run.config.get("kind"))]
+    drawn, tables = make_parts(run, read_table(workdir / "table.json"), caption)
     sections = [
         Section("", run.problems),
         Section("Figures", figures=drawn),
@@ -65,38 +62,38 @@ def read_table(path: Path) -> Frame:
     return table.astype(dict.fromkeys(names, float))
 
 
-def staircase_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
+def staircase_parts(run: Run, table: Frame, caption: str) -> tuple[list[Figure], list[Table]]:
     """Return a figure and a table for each task, including the exact critic."""
     drawn, tables = [], []
     note = "Value ± spread from batch to batch, and bias, over the last half of each level."
     for task in table.task[table.task != "any"].unique():
         here = table[table.task.isin([task, "any"])]
         figure = staircase_figure(run.train, here, task)
-        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], PAGES["mi_staircase"][1])
+        drawn += figure_of(f"staircase_{task}", figure, MAPS[task], caption)
         shown = show_readings(here, "{0.truth:g} nats", show_estimate)
         tables.append(Table(MAPS[task], shown, note))
     return drawn, tables
 
 
-def tasks_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
+def tasks_parts(run: Run, table: Frame, caption: str) -> tuple[list[Figure], list[Table]]:
     """Return the chart and the table of all tasks."""
     shown = show_readings(table, "{0.task}", show_estimate)
     by_task = shown.drop(columns=["claim", "ceiling"]).set_index("estimator").T
     by_task.insert(0, "truth", table.groupby("task").truth.first().map("{:.3f}".format))
     claims = "; ".join(f"{row.estimator}: {row.claim}" for row in shown.itertuples())
     note = f"Mean ± standard deviation over seeds, and bias, nats. {claims}."
-    drawn = Figure("tasks", tasks_figure(table), "Estimates and the truth", PAGES["mi_tasks"][1])
+    drawn = Figure("tasks", tasks_figure(table), "Estimates and the truth", caption)
     return [drawn], [Table("Estimates", by_task.rename_axis("task").reset_index(), note)]
 
 
-def consistency_parts(run: Run, table: Frame) -> tuple[list[Figure], list[Table]]:
+def consistency_parts(run: Run, table: Frame, caption: str) -> tuple[list[Figure], list[Table]]:
     """Return the figure of the three self-consistency tests, and a table for each."""
     note, tables = "Ratio of estimates, and the estimate itself in nats.", []
     for law, title, _ in LAWS:
         shown = show_readings(table[table.law == law], "{0.rows} rows", show_ratio)
         tables.append(Table(title[0].upper() + title[1:], shown, note))
     figure, title = consistency_figure(table), "Three laws that information obeys"
-    return [Figure("consistency", figure, title, PAGES["mi_consistency"][1])], tables
+    return [Figure("consistency", figure, title, caption)], tables
 
 
 def show_readings(table: Frame, column: str, text_of: Callable[[Any], str]) -> Frame:
@@ -223,10 +220,9 @@ def consistency_figure(table: Frame) -> Drawing:
     """Plot the three self-consistency tests over the number of rows in y."""
     figure, panels = draw.make_figure(3, width=11.0, row_height=3.4)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
-        axes.set_prop_cycle(color=COLORS, marker=[*MARKERS])
         for name, rows in by_reading(table[table.law == law]).items():
             ratio = np.clip(rows.ratio, -1e3, 1e3)
-            axes.plot(rows.rows, ratio, markersize=4, linewidth=1.2, label=name)
+            axes.plot(rows.rows, ratio, "o-", markersize=4, linewidth=1.2, label=name)
         if ideal is not None:
             axes.axhline(ideal, color=draw.INK, linestyle=":", linewidth=1.3, label="the law")
         axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
@@ -236,24 +232,22 @@ def consistency_figure(table: Frame) -> Drawing:
     return figure
 
 
-#: Prefix, title and color of each kind of label in reports on two arrays.
-LABELS = (
-    ("lower", "lower bounds", draw.BLUE),
-    ("upper", "upper, if its model holds", draw.GREEN),
-    ("no", "estimates, no bounds", draw.ORANGE),
-)
+#: First word of a label -> legend text and color in reports on two arrays.
+LABELS = {
+    "lower": ("lower bounds", draw.BLUE),
+    "upper": ("upper, if its model holds", draw.GREEN),
+    "no": ("estimates, no bounds", draw.ORANGE),
+}
 #: Method for two arrays and caption of the figures.
 HOW = (
     "In each of four rotations, half of the rows are for training, a quarter for early stopping, "
     "and a quarter for evaluation. Each row is evaluated once, by networks not trained on it.",
-    "Intervals are Student's, 95 %, over disjoint batches of held-out rows. For KSG and CCA, they "
-    "are over at most ten disjoint parts of the rows, and for the null, the range of one more "
-    "shuffle. "
-    "They hold for these networks and independent rows, and ignore that rotations share training "
-    "rows.",
-    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows, "
-    "and evaluated on the same held-out rows. The end of the line predicts the value of these "
-    "networks with more rows. For a lower bound, this value is a lower bound as well.",
+    "Intervals are Student's, 95 %, over disjoint batches of held-out rows (for KSG and CCA, over "
+    "at most ten parts of the rows). For the null, they show the range of another shuffle. "
+    "They hold for these networks and independent rows, and ignore shared training rows.",
+    "For the line over 1 / n, each rotation is trained with all, half and a quarter of its rows. "
+    "The end of the line predicts the value of these networks with more rows. For a lower bound, "
+    "this value is a lower bound as well.",
 )
 ESTIMATES = (
     "Points: held-out values with 95 % intervals. Gray: with y shuffled. Red ticks: the ceiling, "
@@ -292,38 +286,35 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     best = headline(readings)
     state, top = state_of(best), show(best.ceiling, ".2f")
     limited = at_ceiling([one for one in readings if one is not best])
-    known, rest = [identity] if identity else [], others(readings, num_rows)
+    more = [] if limited or identity else critic_limits(readings) or more_data(best)
     if state == "chance":
-        return [*known, *nothing_found(readings, limited, identity), *rest]
-    parts = [f"x and y share at least {show(best.found.low, '.2f')} nats"]
-    if state == "saturated":
-        parts.append(f"saturated at the ceiling of {top}: it may be far more")
-    elif state == "warn":
-        parts.append(f"near the ceiling of {top}, which hides part of what is above")
-    if limited and state != "saturated":
-        parts.append(f"{limited}: it may be far more")
-    if state == "fine" and not limited and not identity:
-        parts.append("not saturated")
-    if not limited and not identity:
-        parts += critic_limits(readings) or more_data(best)
-    return [*known, "; ".join(parts) + ".", *rest]
+        said = nothing_found(best, identity, limited, more)
+    else:
+        parts = [f"x and y share at least {show(best.found.low, '.2f')} nats"]
+        if state == "saturated":
+            parts.append(f"saturated at the ceiling of {top}: it may be far more")
+        elif state == "warn":
+            parts.append(f"near the ceiling of {top}, which hides part of what is above")
+        if limited and state != "saturated":
+            parts.append(f"{limited}: it may be far more")
+        if state == "fine" and not limited and not identity:
+            parts.append("not saturated")
+        said = ["; ".join([*parts, *more]) + "."]
+    return [*([identity] if identity else []), *said, *others(readings, num_rows)]
 
 
-def nothing_found(readings: Sequence[Reading], limited: str, identity: str) -> list[str]:
+def nothing_found(best: Reading, identity: str, limited: str, more: Sequence[str]) -> list[str]:
     """Return the claims about two arrays whose shuffled rows also reach the bound."""
-    best = headline(readings)
     nats, null = format_nats(best.found), format_nats(best.null or best.found)
-    read = nats if nats == "diverged" else f"reads {nats} nats"
+    is_diverged = nats == "diverged"
+    read = nats if is_diverged else f"reads {nats} nats"
     rest = f"{read} on held-out rows; with y shuffled it reads {null} nats."
-    said = [f"InfoNCE did not find it: it {rest}"]
-    if not identity:
-        said = [f"No information was found: InfoNCE {rest} That does not prove independence."]
+    said = f"No information was found: InfoNCE {rest} That does not prove independence."
+    if identity:
+        said = f"InfoNCE did not find it: it {rest}"
     if limited:
-        return [*said, f"But {limited}."]
-    if nats != "diverged" and not identity:
-        more = critic_limits(readings) or more_data(best)
-        said += [f"{one[0].upper()}{one[1:]}." for one in more]
-    return said
+        return [said, f"But {limited}."]
+    return [said, *(f"{one[0].upper()}{one[1:]}." for one in more if not is_diverged)]
 
 
 def at_ceiling(readings: Sequence[Reading]) -> str:
@@ -452,17 +443,15 @@ def estimates_figure(readings: Sequence[Reading]) -> Drawing:
     shown = [one for one in readings if abs(one.found.value) < DIVERGED]
     figure, (axes,) = draw.make_figure(1, width=8.6, row_height=1.4 + 0.27 * len(shown))
     gray: dict[str, Any] = {"color": draw.GRAY, "linewidth": 5, "alpha": 0.6}
-    for begin, words, color in LABELS:
-        for place, one in enumerate(shown):
-            if not one.label.startswith(begin):
-                continue
-            if one.null is not None:
-                axes.plot(one.null[1:], [place] * 2, zorder=1, **gray)
-            if one.ceiling is not None:
-                axes.plot(one.ceiling, place, "|", color=draw.RED, markersize=10)
-            if state_of(one) != "saturated":
-                axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
-            axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
+    for place, one in enumerate(shown):
+        words, color = LABELS[one.label.split()[0]]
+        if one.null is not None:
+            axes.plot(one.null[1:], [place] * 2, zorder=1, **gray)
+        if one.ceiling is not None:
+            axes.plot(one.ceiling, place, "|", color=draw.RED, markersize=10)
+        if state_of(one) != "saturated":
+            axes.plot(one.found[1:], [place] * 2, color=color, linewidth=1.6)
+        axes.plot(one.found.value, place, "o", color=color, markersize=5, label=words)
     axes.plot([], [], label="y shuffled", **gray)
     axes.axvline(0, color=draw.INK, linewidth=0.8)
     axes.set_yticks(range(len(shown)), map(title_of, shown), color=draw.INK, fontsize=8.5)

@@ -63,16 +63,15 @@ def student(values: np.ndarray, prediction: bool = False) -> Interval:
 
 def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Reading]:
     """Return the readings of all estimators, with a null and a line for the best critic."""
-    sizes, full = plan(len(pairs.x), config), {}
-    conditional = ["conditional"] if "club" in config.estimators else []
+    conditional, full = ["conditional"] if "club" in config.estimators else [], {}
     for critic in [*config.critics, *conditional]:
         say(f"training: {critic}, {ROTATIONS} rotations")
-        full |= fit(pairs, config, critic, sizes)
+        full |= fit(pairs, config, critic)
     best = max(config.critics, key=lambda critic: float(full[f"{critic}/info_nce"][0].mean()))
     again = [best, *conditional]
 
     def fit_again(**options: Any) -> dict[str, np.ndarray]:
-        found = [fit(pairs, config, critic, sizes, **options) for critic in again]
+        found = [fit(pairs, config, critic, **options) for critic in again]
         return {name: batches.mean(1) for one in found for name, (_, batches) in one.items()}
 
     nulls, fewer = [], [{name: batches.mean(1) for name, (_, batches) in full.items()}]
@@ -82,7 +81,8 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
     for fraction in FRACTIONS[1:]:
         say(f"training: {fraction:.0%} of the rows")
         fewer.append(fit_again(fraction=fraction))
-    claimed, readings = claims(FrozenConfigDict({**config, "batch_size": sizes.read})), []
+    read_size = plan(len(pairs.x), config).read
+    claimed, readings = claims(FrozenConfigDict({**config, "batch_size": read_size})), []
     for name, (_, batches) in full.items():
         critic, estimator = name.split("/")
         reading = Reading(estimator, critic, **claimed[estimator], found=student(batches.ravel()))
@@ -111,15 +111,10 @@ def plan(num_rows: int, config: Config) -> Sizes:
 
 
 def fit(
-    pairs: Pairs,
-    config: Config,
-    critic: str,
-    sizes: Sizes,
-    *,
-    fraction: float = 1.0,
-    shuffle: int = 0,
+    pairs: Pairs, config: Config, critic: str, *, fraction: float = 1.0, shuffle: int = 0
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the objective (4,) at the best step and the nats (4, batches), for each estimate."""
+    sizes = plan(len(pairs.x), config)
     num_train = int(2 * sizes.quarter * fraction)
     rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
     x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
@@ -161,8 +156,7 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
     """Fit a line over 1 / n to the points (fractions, rotations), separately for each rotation."""
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
     limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
-    first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
-    bend = student(points[1] - first * points[0] - last * points[2])
+    bend = student(points[1] - (2 * points[0] + points[2]) / 3)  # 2 is a third of the way to 4
     line, gain = tuple(points.mean(1).tolist()), student(limit - points[0])
     return reading._replace(line=line, limit=student(limit), gain=gain, bend=bend)
 

@@ -26,13 +26,13 @@ def measure(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> st
     """Train over all levels, and return the signal that stopped the training, or ""."""
     num_steps = len(config.levels) * config.steps_per_level
     tx, _ = train.make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
-    each = estimators.make_methods(config)
-    methods = {f"{name}/{key}": method for name in config.maps for key, method in each.items()}
-    loss_fn = make_loss(config, methods)
+    each = estimators.make_networks(config)
+    networks = {f"{name}/{key}": pair for name in config.maps for key, pair in each.items()}
+    loss_fn = make_loss(config, networks)
     root, pair = jax.random.key(config.seed), jnp.zeros((2, config.batch_size, config.dim))
     # Initializing networks one by one would compile for minutes.
     initialize = jax.jit(
-        lambda rng: estimators.init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+        lambda rng: estimators.init_networks(networks, rng, dict.fromkeys(networks, tuple(pair)))
     )
     params, extra = initialize(root)
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
@@ -71,13 +71,13 @@ def level(config: Config, step: int) -> np.float32:
     return np.float32(config.levels[step // config.steps_per_level])
 
 
-def make_loss(config: Config, methods: dict) -> Callable:
+def make_loss(config: Config, networks: estimators.Networks) -> Callable:
     """Return loss_fn(params, extra, batch, rng), where `batch` is the information in nats."""
 
     def loss_fn(params, extra, batch, rng):
         x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
-        data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
-        loss, (values, extra) = estimators.total_loss(methods, params, extra, data)
+        data = {name: (x, MAPS[name.split("/")[0]](y)) for name in networks}
+        loss, (values, extra) = estimators.total_loss(config, networks, params, extra, data)
         values |= read_exactly(config, gaussian_log_ratio(x, y, batch))
         squares = {name: jnp.square(value) for name, value in values.items()}
         return loss, (extra, {"values": values, "squares": squares})

@@ -43,36 +43,27 @@ def measure_task(config: Config, task: Task) -> dict[str, Any]:
     return {"task": task.name, "truth": task.mutual_information, **found, "readings": readings}
 
 
-def above(records: Sequence[dict[str, Any]]) -> list[str]:
-    return [record["task"] for record in records if record["low"] > record["truth"]]
-
-
 def count(records: Sequence[dict[str, Any]]) -> Frame:
     """Return counts of values, ends and limits relative to the truth, by estimator."""
-    rows = [
-        {"estimator": one.estimator, "truth": record["truth"], **one.found._asdict()}
-        | {f"limit {end}": nats for end, nats in one.limit._asdict().items()}
-        for record in records
-        for one in record["readings"]
-        if one.null and abs(one.found.value) <= DIVERGED
-    ]
-    frame = pd.DataFrame(rows)
-    truth, error = frame.truth, frame.value - frame.truth
-    counted = pd.DataFrame({
-        "estimator": frame.estimator,
-        "tasks": 1,
-        "value not above": error <= 0,
-        "lower end not above": frame.low <= truth,
-        "interval covers": (frame.low <= truth) & (truth <= frame.high),
-        "limit covers": (frame["limit low"] <= truth) & (truth <= frame["limit high"]),
-    }).groupby("estimator", sort=False).sum()  # fmt: skip
-    distances = {
-        "mean error": error,
-        "mean distance": error.abs(),
-        "distance of limit": (frame["limit value"] - truth).abs(),
-    }
-    means = pd.DataFrame(distances).groupby(frame.estimator, sort=False).mean()
-    return counted.join(means)
+    rows = []
+    for record in records:
+        for one in record["readings"]:
+            if one.null and abs(one.found.value) <= DIVERGED:
+                truth, (value, low, high), limit = record["truth"], one.found, one.limit
+                rows.append({
+                    "estimator": one.estimator,
+                    "tasks": 1,
+                    "value not above": value <= truth,
+                    "lower end not above": low <= truth,
+                    "interval covers": low <= truth <= high,
+                    "limit covers": limit.low <= truth <= limit.high,
+                    "mean error": value - truth,
+                    "mean distance": abs(value - truth),
+                    "distance of limit": abs(limit.value - truth),
+                })  # fmt: skip
+    columns = [*rows[0]][1:]
+    how = dict.fromkeys(columns[:5], "sum") | dict.fromkeys(columns[5:], "mean")
+    return pd.DataFrame(rows).groupby("estimator", sort=False).agg(how)
 
 
 def main() -> int:
@@ -82,7 +73,7 @@ def main() -> int:
         said = "{task}: at least {low:.3f} of {truth:.3f} nats, {state}".format(**records[-1])
         sys.stdout.write(f"{said}\n")
     sys.stdout.write(f"{count(records).round(3).to_string()}\n")
-    wrong = above(records)
+    wrong = [record["task"] for record in records if record["low"] > record["truth"]]
     sys.stdout.write(f"above the truth: {', '.join(wrong) or 'none'}\n")
     return bool(wrong)
 

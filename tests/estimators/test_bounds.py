@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cpc import estimators
+from cpc.estimators.tracker import saturation
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -33,24 +34,18 @@ def everything(scores, log_baseline, u, alpha, clip, log_average):
         return jax.vmap(lambda a: estimators.interpolated(scores, log_baseline, a).value)(alpha)
 
     def differentiated(scores):
-        return jnp.stack(
-            [
-                estimators.info_nce(scores).value,
-                estimators.nwj(scores).value,
-                estimators.donsker_varadhan(scores).value,
-                estimators.tuba(scores, log_baseline).value,
-                estimators.js_objective(scores),
-                *jax.vmap(lambda average: estimators.mine(scores, average)[0].value)(log_average),
-            ]
-        )
+        return jnp.stack([
+            estimators.info_nce(scores).value,
+            estimators.nwj(scores).value,
+            estimators.donsker_varadhan(scores).value,
+            estimators.tuba(scores, log_baseline).value,
+            estimators.js_objective(scores),
+            *jax.vmap(lambda average: estimators.mine(scores, average)[0].value)(log_average),
+        ])  # fmt: skip
 
     values = differentiated(scores)
     return {
-        "infonce": values[0],
-        "nwj": values[1],
-        "dv": values[2],
-        "tuba": values[3],
-        "js_objective": values[4],
+        **dict(zip(("infonce", "nwj", "dv", "tuba", "js_objective"), values, strict=False)),
         "mine": values[5:],
         "log_average": jax.vmap(lambda average: estimators.mine(scores, average)[1])(log_average),
         "nwj_shifted": estimators.js(scores).value,
@@ -309,6 +304,11 @@ def test_certificate_rows_of_info_nce():
     assert rows["Gaussian, I = 2, N = 64"].measured == pytest.approx(1.8145, abs=4 * 0.02)
     assert rows["Gaussian, I = 2, N = 64"].spread == pytest.approx(0.198, rel=0.3)
     assert rows["Gaussian, I = 10, N = 128, median"].measured == pytest.approx(4.79, abs=0.02)
+    biases = {"fine": (0, 0.12), "warn": (0.12, 0.40), "saturated": (0.26, 1)}  # of `Tracker`
+    for nats, n in itertools.product((2, 4, 6, 8, 10), (64, 128)):
+        (value,) = [r.measured for r in rows.values() if f"I = {nats}, N = {n}" in r.check]
+        low, high = biases[saturation(value, math.log(n), value)]
+        assert low <= 1 - value / nats <= high, (nats, n)
     assert rows["change by h(x), of rows"].measured == pytest.approx(0.0, abs=1e-5)
     assert rows["change by h(y), of columns"].measured > 0.1
     assert rows["highest of any 8 pairs"].measured == pytest.approx(math.log(8))

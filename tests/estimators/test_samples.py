@@ -26,13 +26,7 @@ def naive_ksg(x, y, k):
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    st.integers(5, 25),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(0, 9999),
-)
+@given(*(st.integers(low, high) for low, high in ((5, 25), (1, 3), (1, 3), (1, 4), (0, 9999))))
 def test_ksg_equals_naive_twin(n, dx, dy, k, seed):
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(n, dx)), rng.normal(size=(n, dy))

@@ -57,7 +57,7 @@ def write(folder, kind, records, table):
 ])  # fmt: skip
 def test_page_shows_every_number(tmp_path, kind, records, table, shown):
     run, frame = write(tmp_path, kind, records, table)
-    drawn, tables = page.PAGES[kind][2](run, frame)
+    drawn, tables = page.PAGES[kind][2](run, frame, "")
     assert all(cells(one) == shown for one in tables)
     written = page.write_information_report(tmp_path).read_text()
     assert "lower &lt;bound&gt;" in written

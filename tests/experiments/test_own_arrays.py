@@ -136,26 +136,21 @@ def test_intervals_equal_students_t():
     assert wide == pytest.approx(np.sqrt(1 + 9)), "sqrt(1 + 1 / n) over sqrt(1 / n)"
 
 
-def reading(**fields):
-    given = {
-        "estimator": "info_nce", "critic": "joint", "label": "lower bound", "ceiling": 4.0,
-        "found": Interval(1.0, 0.9, 1.1), "null": NULL,
-    }  # fmt: skip
-    return Reading(**{**given, **fields})
-
-
 NULL = Interval(0.0, -0.1, 0.1)
+LINE = {"limit": Interval(1.2, 1.1, 1.3), "gain": Interval(0.2, 0.1, 0.3), "bend": NULL}
+INFO_NCE = Reading("info_nce", "joint", "lower bound", 4.0, Interval(1.0, 0.9, 1.1), NULL)
+KSG = INFO_NCE._replace(estimator="ksg", critic="none", label="no bound, no critic")
 
 
 def test_line_over_inverse_sample_size():
     luck = np.array([0.0, 0.1, -0.1, 0.0])
     straight = 2.0 + luck - 0.3 * np.array([[1.0], [2.0], [4.0]])
-    found = rotations.with_line(reading(), straight)
+    found = rotations.with_line(INFO_NCE, straight)
     assert found.line == pytest.approx((1.7, 1.4, 0.8))
     assert found.limit.value == pytest.approx(2.0)
     assert found.gain == pytest.approx((0.3, 0.3, 0.3))
     assert found.bend == pytest.approx((0, 0, 0), abs=1e-9)
-    bent = rotations.with_line(reading(), straight + np.array([[0.0], [0.5], [0.0]]))
+    bent = rotations.with_line(INFO_NCE, straight + np.array([[0.0], [0.5], [0.0]]))
     assert bent.bend == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -163,32 +158,28 @@ def test_step_is_chosen_by_training_objective_on_other_rows(monkeypatch):
     steps, batches = jnp.arange(3.0), jnp.ones((3, 4))
 
     def fake_watch(config, draw, held_out, rng):
-        (x, _), (read_x, _) = held_out
-        assert x.shape == read_x.shape == (100, 1)
-        best = {"info_nce": 0, "js": 1, "smile": 2, "js objective": 1}
-        chooses = {name: -abs(steps - best[name])[:, None] * batches for name in best}
-        reads = {f"separable/{name}": steps[:, None] * batches for name in best if " " not in name}
-        objectives = {"separable/js": chooses["js objective"], "separable/info_nce": batches}
-        chosen = {name: chooses[name.split("/")[1]] for name in reads}
-        return (objectives, chosen), ({}, reads)
+        assert [x.shape for x, _ in held_out] == [(100, 1)] * 2
+        best = {"info_nce": 0, "js": 1, "smile": 2}
+        chosen = {f"separable/{n}": -abs(steps - s)[:, None] * batches for n, s in best.items()}
+        objectives = {"separable/js": chosen["separable/js"], "separable/info_nce": batches}
+        return (objectives, chosen), ({}, dict.fromkeys(chosen, steps[:, None] * batches))
 
     monkeypatch.setattr(rotations, "fit_and_watch", fake_watch)
     config = small(seed=77)
     pairs = Pairs(good(400, 1), good(400, 1), ())
-    found = rotations.fit(pairs, config, "separable", rotations.plan(400, config))
+    found = rotations.fit(pairs, config, "separable")
     means = {name.split("/")[1]: batches.mean() for name, (_, batches) in found.items()}
     assert means == {"info_nce": 0.0, "js": 1.0, "smile": 1.0}
 
 
 def test_smaller_fractions_train_on_fewer_rows(monkeypatch):
-    drawn = []
+    drawn, name = [], "separable/info_nce"
 
     def fake_watch(config, draw, held_out, rng):
-        x, y = draw(rng)
-        jax.debug.callback(lambda x, y: drawn.append((x, y)), x, y)
+        jax.debug.callback(lambda *xy: drawn.append(xy), *draw(rng))
         # The second reading is best on the first batch, the first on all four.
-        chooses = {"separable/info_nce": jnp.array([[0.0, 9.0, 9.0, 9.0], [1.0] * 4])}
-        return ({}, chooses), ({}, {"separable/info_nce": jnp.array([[0.0] * 4, [1.0] * 4])})
+        chooses = {name: jnp.array([[0.0, 9.0, 9.0, 9.0], [1.0] * 4])}
+        return ({}, chooses), ({}, {name: jnp.array([[0.0] * 4, [1.0] * 4])})
 
     monkeypatch.setattr(rotations, "fit_and_watch", fake_watch)
     config = small(seed=79, estimators=("info_nce",), transform="standardize")
@@ -196,11 +187,9 @@ def test_smaller_fractions_train_on_fewer_rows(monkeypatch):
     pairs = Pairs(x, 3 * x + 1, ())
     for fraction, read in ((0.25, 1.0), (1.0, 0.0)):
         drawn.clear()
-        found = rotations.fit(
-            pairs, config, "separable", rotations.plan(404, config), fraction=fraction
-        )
+        found = rotations.fit(pairs, config, "separable", fraction=fraction)
         jax.effects_barrier()
-        assert found["separable/info_nce"][1].tolist() == [[read] * 4] * 4
+        assert found[name][1].tolist() == [[read] * 4] * 4
         num_train = int(202 * fraction)
         turned, _ = arrays.rotate(x, x, num_train, "standardize")
         known = [set(rows.ravel().tolist()) for rows in turned[:, :num_train]]
@@ -242,28 +231,27 @@ def test_independent_arrays_have_no_information():
     assert said[0].startswith("No information was found: InfoNCE reads ")
 
 
-@pytest.mark.parametrize(("found", "fields", "said"), [
-    (Interval(1.0, 0.9, 1.1), {}, "at least 0.90 nats; not saturated; more data would add 0.20"),
-    (Interval(3.0, 2.9, 3.1), {}, "near the ceiling of 4.00"),
-    (Interval(3.9, 3.8, 4.0), {}, "saturated at the ceiling of 4.00"),
-    (Interval(0.3, 0.05, 0.5), {}, "No information was found"),
-    (Interval(1.0, 0.9, 1.1), {"gain": Interval(0.1, -0.1, 0.3)}, "add nothing that can be told"),
-    (Interval(1.0, 0.9, 1.1), {"gain": Interval(-0.2, -0.3, -0.1)}, "promises nothing"),
-    (Interval(1.0, 0.9, 1.1), {"bend": Interval(0.2, 0.1, 0.3)}, "do not quite follow"),
-    (Interval(-1e9, -2e9, 0.0), {"gain": NULL}, "InfoNCE diverged on"),
+@pytest.mark.parametrize(("found", "line", "said"), [
+    ((1.0, 0.9, 1.1), {}, "at least 0.90 nats; not saturated; more data would add 0.20"),
+    ((3.0, 2.9, 3.1), {}, "near the ceiling of 4.00"),
+    ((3.9, 3.8, 4.0), {}, "saturated at the ceiling of 4.00"),
+    ((0.3, 0.05, 0.5), {}, "No information was found"),
+    ((1.0, 0.9, 1.1), {"gain": Interval(0.1, -0.1, 0.3)}, "add nothing that can be told"),
+    ((1.0, 0.9, 1.1), {"gain": Interval(-0.2, -0.3, -0.1)}, "promises nothing"),
+    ((1.0, 0.9, 1.1), {"bend": Interval(0.2, 0.1, 0.3)}, "do not quite follow"),
+    ((-1e9, -2e9, 0.0), {"gain": NULL}, "InfoNCE diverged on"),
 ])  # fmt: skip
-def test_claim_states_bound_ceiling_and_gain(found, fields, said):
-    given = {"limit": Interval(1.2, 1.1, 1.3), "gain": Interval(0.2, 0.1, 0.3), "bend": NULL}
-    assert said in findings.claim([reading(found=found, **{**given, **fields})], 1000)[0]
+def test_claim_states_bound_ceiling_and_gain(found, line, said):
+    read = INFO_NCE._replace(found=Interval(*found), **{**LINE, **line})
+    assert said in findings.claim([read], 1000)[0]
 
 
 @pytest.mark.parametrize(("value", "is_near"), [(3.99, True), (3.0, True), (1.0, False)])
 def test_estimate_at_its_ceiling_is_named_in_the_claim(value, is_near):
-    found = Interval(value, value - 0.1, value + 0.1)
-    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", found=found)
+    ksg = KSG._replace(found=Interval(value, value - 0.1, value + 0.1))
     known = {"gain": Interval(0.1, -0.1, 0.3), "bend": NULL, "null": Interval(0.1, 0.0, 0.2)}
     for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
-        said = findings.claim([reading(found=found, **known), ksg], 1000)
+        said = findings.claim([INFO_NCE._replace(found=found, **known), ksg], 1000)
         assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
         rest = any("not saturated" in line or "more data" in line for line in said)
         assert not (is_near and rest)
@@ -290,8 +278,9 @@ ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
 def test_deterministic_columns_are_claimed_first(x, y, words):
     identity = arrays.find_identity(x, np.float64(y))
     assert all(word in identity.lower() for word in words), identity
-    for found in (Interval(1.0, 0.9, 1.1), NULL):  # in the second, the bound finds nothing
-        said = findings.claim([reading(found=found, gain=NULL, bend=NULL)], 500, identity)
+    for found in (INFO_NCE.found, NULL):  # in the second, the bound finds nothing
+        read = INFO_NCE._replace(found=found, gain=NULL, bend=NULL)
+        said = findings.claim([read], 500, identity)
         assert said[0] == identity
         wrong = ("not saturated", "ore data", "No information")
         assert not any(words in line for words in wrong for line in said)
@@ -304,19 +293,18 @@ def test_other_dependence_is_not_an_identity():
 
 
 def test_estimate_above_the_limit_of_rows_or_critic_is_named():
-    wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")
-    assert "1,000 rows can pass 18.8 nats" in findings.claim([reading(), wild], 1000)[-1]
-    line = {"gain": Interval(0.1, 0.05, 0.2), "bend": Interval(0.0, -0.1, 0.1)}
-    best = reading(limit=Interval(1.1, 1.0, 1.2), **line)
-    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", ceiling=None)
-    for low, is_above in ((1.3, True), (1.1, False)):
-        said, *_ = findings.claim([best, ksg._replace(found=Interval(1.4, low, 1.5))], 1000)
-        assert ("KSG reads 1.40" in said) == is_above
+    wild = KSG._replace(found=Interval(30.0, 29.0, 31.0), estimator="smile")
+    assert "1,000 rows can pass 18.8 nats" in findings.claim([INFO_NCE, wild], 1000)[-1]
+    best = INFO_NCE._replace(**LINE)
+    for low, is_above in ((1.4, True), (1.2, False)):
+        ksg = KSG._replace(found=Interval(1.5, low, 1.6), ceiling=None)
+        said, *_ = findings.claim([best, ksg], 1000)
+        assert ("KSG reads 1.50" in said) == is_above
         assert ("more data would add" in said) != is_above
 
 
 def test_estimate_at_its_ceiling_has_no_interval():
-    pair = reading(ceiling=1.02), reading()
+    pair = INFO_NCE._replace(ceiling=1.02), INFO_NCE
     assert ["(" in nats for nats in findings.reading_table(pair, 1000).frame.nats] == [False, True]
     at, below = findings.to_scores(pair, "a, b", 0, 1000)
     assert (at.low, at.high, at.value) == (None, None, below.value)
@@ -382,7 +370,7 @@ def test_equal_pairs_disable_nearest_neighbour_estimates():
 
 
 def test_diverged_readings_have_no_score_or_line():
-    wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
+    wild = INFO_NCE._replace(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0))
     assert findings.to_scores([wild], "a, b", 0, 400) == []
     row = findings.reading_table([wild], 400).frame.iloc[0]
     assert (row.nats, row["n / 4, n / 2, n"]) == ("diverged", "0.00, 0.00, diverged")
