@@ -30,9 +30,6 @@ from cpc.types import (
     is_positive,
 )
 
-#: Avoids tracing known positions under jit.
-_eagerly = jax.ensure_compile_time_eval
-
 
 def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler: Any) -> None:
     """Validate the type of each argument, and the shapes of outputs and positions."""
@@ -87,14 +84,15 @@ def check_layout(
     num_shards = plan.num_shards(shape[0])
     if not is_aligned and num_shards == 1:
         return True
-    mask = np.ones(shape, bool) if where is None else where
-    with _eagerly():
-        if is_aligned:
-            fits = is_grid(positions, mask)
-        else:
-            shards = jnp.broadcast_to(positions.sequence, shape) // (shape[0] // num_shards)
-            fits = _has_value_per_row(*(x.reshape(num_shards, -1) for x in (shards, mask)))
-    if isinstance(fits, Tracer):
+    leaves = jax.tree.leaves((positions, where))
+    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
+    mask = xp.ones(shape, bool) if where is None else xp.asarray(where)
+    if is_aligned:
+        fits = is_grid(xp, positions, mask)
+    else:
+        shards = xp.broadcast_to(positions.sequence, shape) // (shape[0] // num_shards)
+        fits = _has_value_per_row(xp, *(x.reshape(num_shards, -1) for x in (shards, mask)))
+    if xp is jnp:
         return fits
     if not fits:
         problem = f"positions are not in shards of {plan.shard_size} sequences under the rule"
@@ -134,20 +132,21 @@ def mark_misfit(
     return total if fits is True else jnp.where(fits, total, jnp.nan)
 
 
-def is_grid(positions: AnyPosition, mask: Bool[Any, "b t ..."]) -> Any:
+def is_grid(xp: Any, positions: AnyPosition, mask: Bool[Any, "b t ..."]) -> Any:
     """Return whether all sequences have the same lanes, first time, and consecutive times.
 
-    Positions broadcast to the mask's shape (b, t, *lanes). Masked latents are ignored.
+    Positions broadcast to the mask's shape (b, t, *lanes). Masked latents are ignored. `xp` is
+    NumPy, or jax.numpy if any array is traced.
     """
     b, t = mask.shape[:2]
     time, lane, mask = (
-        jnp.broadcast_to(x, mask.shape).reshape(b, t, -1)
+        xp.broadcast_to(x, mask.shape).reshape(b, t, -1)
         for x in (positions.time, positions.lane, mask)
     )
-    start = time - jnp.arange(t)[:, None]
-    lanes, by_lane = (jnp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, mask))
-    times_fit = _has_value_per_row(start.reshape(1, -1), mask.reshape(1, -1))
-    return times_fit & _has_value_per_row(lanes, by_lane)
+    start = time - xp.arange(t)[:, None]
+    lanes, by_lane = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, mask))
+    times_fit = _has_value_per_row(xp, start.reshape(1, -1), mask.reshape(1, -1))
+    return times_fit & _has_value_per_row(xp, lanes, by_lane)
 
 
 def check_negatives(
@@ -162,7 +161,8 @@ def check_negatives(
         return
     there = jax.tree.map(lambda p: np.asarray(p)[None], candidates)
     some_positive, size = False, max(1, 2**18 // there.time.size)
-    with _eagerly():
+    eagerly = jax.ensure_compile_time_eval  # avoids tracing known positions under jit
+    with eagerly():
         for k, start in itertools.product(offsets, range(0, len(anchors.time), size)):
             here = jax.tree.map(lambda p, i=start: np.asarray(p)[i : i + size, None], anchors)
             positive, negative = is_positive(here, there, k), rule(here, there, k)
@@ -181,11 +181,11 @@ def check_negatives(
     raise UserError(f"{problem}: pass a larger batch or another rule")
 
 
-def _has_value_per_row(x, mask) -> Any:
+def _has_value_per_row(xp, x, mask) -> Any:
     """Return whether the unmasked values of each row are equal, and differ between rows."""
     highest = np.iinfo(np.int32).max
-    least = jnp.where(mask, x, highest).min(-1)
-    most = jnp.where(mask, x, -highest).max(-1)
-    ascending = jnp.sort(least)
+    least = xp.where(mask, x, highest).min(-1)
+    most = xp.where(mask, x, -highest).max(-1)
+    ascending = xp.sort(least)
     differ = (ascending[1:] > ascending[:-1]) | (ascending[1:] == highest)
     return (least >= most).all() & differ.all()
