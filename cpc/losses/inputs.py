@@ -74,12 +74,9 @@ def read_batch(
 def check_layout(
     positions: AnyPosition, where: Any, shape: tuple[int, ...], plan: Plan, is_aligned: bool
 ) -> Any:
-    """Return whether the positions have the structure that the rule assumes.
+    """Return True if the positions have the structure that the rule assumes, or raise UserError.
 
-    The result is a traced boolean if the positions are traced.
-
-    Raises:
-      UserError: the positions are known and do not have this structure.
+    If the positions are traced, the result is a traced boolean instead.
     """
     num_shards = plan.num_shards(shape[0])
     if not is_aligned and num_shards == 1:

@@ -165,7 +165,7 @@ def test_batches_are_averaged():
     assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
 
 
-def test_many_anchors_are_sampled_in_blocks(monkeypatch):
+def test_many_anchors_are_sampled_in_blocks():
     seen = []
 
     def scores(batch, anchors, offset):
