@@ -59,8 +59,7 @@ def acpc_loss(
     p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as in InfoNCE. The candidates are the
     frame itself and the negatives that the rule allows at offset f. If F = K, the loss equals
     `cpc_loss` for anchors that have F latents ahead. It does not give a bound on mutual
-    information, because the predicted frames also select the path. At equal scores, the cost C
-    over all paths is F log N - log binom(F - 1, K - 1).
+    information, because the predicted frames also select the path.
 
     Args:
       outputs, positions, rule, temperature, rng, where: as in `cpc_loss`.
@@ -108,8 +107,7 @@ def acpc_loss(
     )
     counted, frames, *numbers = (x.reshape(num, b, -1) for x in found)
     sums = sum_sequences(counted, *numbers)
-    scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
-    total = scale * costs.sum()
+    total = num / num_frames / jnp.maximum(sums.anchors[0], 1.0) * costs.sum()
     frames = frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
     return mark_misfit(total, sums.anchors, fits, b == 1 and where is None), sums, frames
 
@@ -119,16 +117,12 @@ def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array,
 
     C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f] if `best`
 
-    costs[f, k] is the cost of frame f under prediction k. There must be at least as many frames as
-    predictions. If the costs are -log p and all paths are equally likely, the first form is the
-    frames' negative log likelihood, up to the log of the number of paths.
-
-    If all costs are equal, C is the cost of F frames minus the log of the number of paths:
+    costs[f, k] is the cost of frame f under prediction k, for at least as many frames as
+    predictions. Equal costs give the cost of F frames minus the log of the number of paths:
 
     >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
     Array(0., dtype=float32)
     """
-
     is_first = jnp.arange(costs.shape[-1]) == 0
 
     def one_frame(total, cost):
@@ -151,33 +145,16 @@ def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Arr
     [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
     costs = jax.lax.stop_gradient(costs.astype(jnp.float32))
-    total = functools.partial(path_cost, best=best)
-    return jax.grad(lambda costs: total(costs).sum())(costs)
+    return jax.grad(lambda costs: path_cost(costs, best).sum())(costs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _summed_costs(queries, keys, anchors, candidates, rng, plan, best):
-    found = _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients=False)
-    return found[:2]
+def _summed_costs(*arguments):
+    return _forward(*arguments, gradients=False)[0]
 
 
-def _forward(queries, keys, anchors, candidates, rng, plan, best):
-    cost, found, *gradients = _all_blocks(
-        queries, keys, anchors, candidates, rng, plan, best, gradients=True
-    )
-    return (cost, found), gradients
-
-
-def _backward(plan, best, gradients, cotangents):
-    dqueries, dkeys = ((cotangents[0] * x).astype(x.dtype) for x in gradients)
-    return dqueries, dkeys, None, None, None
-
-
-_summed_costs.defvjp(_forward, _backward)
-
-
-def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
-    """Return the summed cost, `_describe_anchors` (k, b, a), and derivatives of the cost."""
+def _forward(queries, keys, anchors, candidates, rng, plan, best, gradients=True):
+    """Return the summed cost and `_describe_anchors` (k, b, a), and derivatives of the cost."""
     _, b, a, _ = queries.shape
     # Blocks split the latents of a sequence, not b, which is sharded over devices.
     size = min(a, max(1, plan.block // b))
@@ -203,7 +180,16 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
     dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
 
     found, dqueries = jax.tree.map(lambda x: join_blocks(x, a, 2), (found, dqueries))
-    return costs.sum(), found, dqueries, None if dkeys is None else dkeys.astype(keys.dtype)
+    dkeys = None if dkeys is None else dkeys.astype(keys.dtype)
+    return (costs.sum(), found), (dqueries, dkeys)
+
+
+def _backward(plan, best, gradients, cotangents):
+    dqueries, dkeys = ((cotangents[0] * x).astype(x.dtype) for x in gradients)
+    return dqueries, dkeys, None, None, None
+
+
+_summed_costs.defvjp(_forward, _backward)
 
 
 def _align_block(q, keys, anchors, candidates, rng, plan, best):

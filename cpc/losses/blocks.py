@@ -6,9 +6,8 @@ score of anchor i and candidate j. The gradients are two more matrix products on
 
     dq_i = sum_j w_ij z_j        dz_j = sum_i w_ij q_i,
 
-which the cotangent of each offset's sum only scales. For InfoNCE, w_ij = p_ij - [j is i's
-positive], where p_ij is the softmax over the positive and the negatives. Other losses are
-differentiated within the block. For long rows, InfoNCE also splits the candidates (`tiles`).
+which the cotangent of each offset's sum only scales. InfoNCE has a derivative by hand, and splits
+long rows of candidates (`tiles`). Other losses are differentiated within the block.
 """
 
 import functools
@@ -27,6 +26,7 @@ from cpc.losses.tiles import (
     block_size,
     compare,
     gradient_of_keys,
+    make_scores,
     match_varying_axes,
     num_columns,
     same_group_mask,
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     offsets: tuple[int, ...]
     """Prediction offset of each set of queries."""
     block: int | None
-    """Approximate number of anchors scored at a time, or None for the default."""
+    """Approximate number of anchors scored at a time in all shards, or None for the default."""
     columns: int | None
     """Number of candidates scored at a time, or None for the default (`tiles.num_columns`)."""
     shard_size: int | None = None
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
     """Split a loss into a copy without traced keyword arguments, and a dictionary of these.
 
-    Traced values, such as learned options, must be arguments of a function with a custom gradient.
+    Traced values must be arguments of a function with a custom gradient.
     """
     if not isinstance(loss, functools.partial):
         return loss, {}
@@ -107,15 +107,11 @@ def summed_losses(
     plan: Plan,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
-    """Return each offset's summed loss, each anchor's statistics, and the received weights.
+    """Return each offset's summed loss, each anchor's statistics, and `received_weights`.
 
-    Anchors are (b, a), each sequence's latents in any order, and candidates are (n,). The
-    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or queries[k, i] .
-    keys[k, j] if the keys differ between offsets. `own_index` is the index of each anchor sequence
-    among the first `plan.num_sequences` sequences of the candidates, and by default among anchors.
-
-    The received weights, defined in `received_weights`, have one entry per candidate sequence. Only
-    the loss has a gradient.
+    Scores are queries[k, i] . keys[j], or queries[k, i] . keys[k, j] if the keys differ between
+    offsets. `own_index` is the index of each anchor sequence among the first `plan.num_sequences`
+    sequences of the candidates, and by default among anchors. Only the loss has a gradient.
     """
     loss, options = take_traced(plan.loss)
     if own_index is None:
@@ -125,13 +121,8 @@ def summed_losses(
 
 
 def sharded_losses(
-    queries: Float[Array, "k b a d"],
-    keys: Float[Array, "*own n d"],
-    anchors: Latents,
-    candidates: Latents,
-    rng: Array,
-    plan: Plan,
-) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
+    queries: Array, keys: Array, anchors: Latents, candidates: Latents, rng: Array, plan: Plan
+) -> tuple[Array, AnchorScores, Array]:
     """Return `summed_losses`, computed shard by shard if the plan allows it.
 
     Anchors have no negatives in other shards, so this gives the same result with less work.
@@ -161,18 +152,16 @@ def sharded_losses(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(7,))
-def _summed_losses(queries, keys, anchors, candidates, options, index, rng, plan):
-    inputs = (queries, keys, anchors, candidates, rng, plan)
-    scores, received, *_ = score_blocks(*inputs, options=options, own_index=index, gradients=False)
-    return scores.loss.sum((1, 2)), scores, received
+def _summed_losses(*arguments):
+    return _forward(*arguments, gradients=False)[0]
 
 
-def _forward(queries, keys, anchors, candidates, options, index, rng, plan):
+def _forward(queries, keys, anchors, candidates, options, index, rng, plan, gradients=True):
     inputs = (queries, keys, anchors, candidates, rng, plan)
-    scores, received, *gradients = score_blocks(
-        *inputs, options=options, own_index=index, gradients=True
+    scores, received, *slopes = score_blocks(
+        *inputs, options=options, own_index=index, gradients=gradients
     )
-    return (scores.loss.sum((1, 2)), scores, received), (keys, options, *gradients)
+    return (scores.loss.sum((1, 2)), scores, received), (keys, options, *slopes)
 
 
 def _backward(_, residuals, cotangents):
@@ -203,9 +192,8 @@ def score_blocks(
 ) -> tuple[AnchorScores, Any, Any, Any, Any]:
     """Return anchor statistics, received weights, and derivatives by queries, keys and options.
 
-    The derivatives by the queries are separate for each anchor's loss. The derivatives by the keys
-    (k, d, n) are summed over anchors, weighted by `weights` if given. The derivatives by the loss's
-    `options` (k, ...) are summed over anchors. If `gradients` is false, all derivatives are None.
+    The derivatives by the keys (k, d, n) and by the loss's `options` (k, ...) are summed over
+    anchors, for keys with `weights` if given. If `gradients` is false, all derivatives are None.
     """
     options = options or {}
     b, a, d = queries.shape[1:]
@@ -323,17 +311,10 @@ def anchor_scores(
     """Return each anchor's statistics. Anchors without a negative are not counted."""
     # A CPU adds floats faster than integers, and float32 is exact for counts up to 2^24.
     dtype = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
-    num_negatives = where.sum(-1, dtype=dtype)
-    counted = num_negatives > 0
+    number = where.sum(-1, dtype=dtype)
     beaten = (where & (negatives < positive[:, None])).sum(-1, dtype=dtype)
-    ties = (where & (negatives == positive[:, None])).sum(-1, dtype=dtype)
-    return AnchorScores(
-        loss=jnp.where(counted, loss, 0.0),
-        num_negatives=num_negatives.astype(jnp.float32),
-        rank=(num_negatives - beaten).astype(jnp.float32),
-        wins=(beaten + 0.5 * ties).astype(jnp.float32),
-        counted=counted.astype(jnp.float32),
-    )
+    tied = (where & (negatives == positive[:, None])).sum(-1, dtype=dtype)
+    return make_scores(loss, number > 0, number, beaten, tied)
 
 
 def _differentiate(positive, negatives, where):

@@ -122,22 +122,21 @@ def cpc_loss(
         is equal up to rounding. Gradients then flow to c and the maps, not to the predictions.
       block: number of anchors scored at a time, by default at least 512 on a CPU and 8192
         elsewhere. It affects only memory and speed, except that a random `sampler` draws different
-        negatives. The memory that a block needs is not checked.
-      columns: number of candidates scored at a time, for InfoNCE without `sampler`. It affects only
-        memory and speed. By default all candidates are scored at a time if the scores of a block
-        fit in 256 MB on a CPU or 1 GB elsewhere.
+        negatives.
+      columns: number of candidates scored at a time, for InfoNCE without `sampler`. By default all
+        are, if the scores of a block fit in 256 MB on a CPU or 1 GB elsewhere.
       reducer: function that sums the losses. Pass `cpc.parallel.make_reducer` if the batch is
         sharded over devices, or None if there is one device or the compiler shards the work.
 
     Returns:
       The loss in nats, and the sums per offset from which metrics are computed. An offset at which
-      no anchor has a negative adds 0. If no anchor has a negative at any offset, known positions
-      raise `UserError`. If they are traced, the loss is then NaN for an unmasked single sequence.
-      Otherwise it is 0, because groups or padding may exclude all negatives by chance.
+      no anchor has a negative adds 0.
 
     Raises:
-      UserError: an argument is invalid, no anchor has a positive, or the positions do not have the
-        structure that the rule assumes. If they are traced, the loss is NaN in the last case.
+      UserError: an argument is invalid, no anchor has a positive or a negative, or the positions do
+        not have the structure that the rule assumes. If positions are traced, the loss is NaN
+        without the structure, or if an unmasked single sequence has no negative. In other batches
+        without negatives it is 0, because groups or padding may exclude them by chance.
     """
     check_arguments(outputs, positions, rule, loss, sampler)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)
@@ -215,12 +214,17 @@ def _make_arrays(outputs, anchors, temperature, bias, maps, memory) -> Any:
     """Return queries (k, b, a, d), keys (n, d) or (k, n, d), anchors (b, a) and candidates (n,)."""
     (z, c, predictions), (b, a) = outputs, anchors.mask.shape
     num_offsets, width = predictions.shape[-2:]
+    context_width = c.shape[-1]
     keys, candidates = z.reshape(-1, width), jax.tree.map(jnp.ravel, anchors)
     if memory is not None:
         keys, candidates = add_memory(keys, candidates, memory)
-    if maps is not None and projection_pays(b * a, len(keys), *maps.shape[1:]):
-        queries = jnp.broadcast_to(c.reshape(b, a, -1), (num_offsets, b, a, c.shape[-1]))
-        keys = project(keys, maps)
+    # Operations to project candidates and score contexts, and to predict and score predictions.
+    projected = len(keys) * context_width * (width + b * a)
+    predicted = b * a * width * (context_width + len(keys))
+    if maps is not None and projected < predicted:
+        queries = jnp.broadcast_to(c.reshape(b, a, -1), (num_offsets, b, a, context_width))
+        # One product per offset, because a single product would need a transpose of the offsets.
+        keys = jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
     else:
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, a, width)
     queries = divide(queries, temperature, z.dtype)
@@ -251,23 +255,6 @@ def _check_offsets(offsets, num_offsets, length):
         raise UserError(f"{problem}: pass smaller offsets or longer sequences")
 
 
-def projection_pays(m: int, n: int, h: int, d: int) -> bool:
-    """Return whether projecting n candidates to the width of m contexts takes fewer operations.
-
-    Candidates and scores take n d h + m n h operations, predictions and scores m d h + m n d.
-
-    >>> projection_pays(1024, 1024, 256, 512), projection_pays(1024, 100_000, 500, 512)
-    (True, False)
-    """
-    return n * d * h + m * n * h < m * d * h + m * n * d
-
-
-def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
-    """Project the keys z to the width of the contexts, W_k^T z, for each offset k."""
-    # Use one product per offset, because a single product would need a transpose of the offsets.
-    return jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
-
-
 def _append(x, value):
     """Append a value as a column. Broadcasting in float32 also sums its gradient in float32."""
     column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
@@ -284,9 +271,8 @@ def aligned_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k b"]]:
     """Return `summed_losses` with one candidate per sequence, at the positive's time and lane.
 
-    Only b of the b t candidates can be positives or negatives. Skipping the other candidates gives
-    the same result in 1 / t of the operations. Latents are (b, a) with `num_lanes` entries for each
-    time in order, so an offset of k is k num_lanes entries (`inputs.is_grid`).
+    Skipping the other candidates, which the rule excludes, takes 1 / t of the operations. Latents
+    are (b, a) with `num_lanes` entries for each time in order, as `inputs.is_grid` checks.
     """
     b, a = keys.shape[:2]
     loss: Any = plan.loss or info_nce
@@ -363,10 +349,9 @@ def sum_sequences(
     *numbers: Float[Array, "k b a"],
     received: Float[Array, "k b"] | None = None,
 ) -> OffsetSums:
-    """Return the sums over anchors, without a gradient.
+    """Return the sums over anchors of `anchor_numbers`, without a gradient.
 
-    `numbers` are each anchor's terms of the `OffsetSums` fields from `loss` to `pairwise`.
-    They must be 0 for anchors that are not counted.
+    The numbers must be 0 for anchors that are not counted.
     """
     known = jax.lax.stop_gradient((counted, *numbers, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan
-from cpc.losses.masking import broadcasts_to, read_mask
+from cpc.losses.masking import check_broadcasts, read_mask
 from cpc.losses.table import describe
 from cpc.losses.tiles import Latents
 from cpc.types import (
@@ -53,9 +53,7 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, sampler:
     for name, each in positions._asdict().items():
         if not isinstance(each, int):
             check_array(f"the positions' {name}", each, np.integer)
-        if not broadcasts_to(jnp.shape(each), tuple(latents)):
-            problem = f"the positions' {name} has the wrong shape (got shape {jnp.shape(each)})"
-            raise UserError(f"{problem}: pass an array that broadcasts to {tuple(latents)}")
+        check_broadcasts(f"the positions' {name}", each, tuple(latents))
 
 
 def read_batch(
@@ -76,28 +74,31 @@ def read_batch(
 def check_layout(
     positions: AnyPosition, where: Any, shape: tuple[int, ...], plan: Plan, is_aligned: bool
 ) -> Any:
-    """Return whether the positions have the structure that the rule assumes.
+    """Return True if the positions have the structure that the rule assumes, or raise UserError.
 
-    The result is a traced boolean if the positions are traced.
-
-    Raises:
-      UserError: the positions are known and do not have this structure.
+    If the positions are traced, the result is a traced boolean instead.
     """
     num_shards = plan.num_shards(shape[0])
-    if is_aligned:
-        fits = is_grid(positions, where, shape)
-    elif num_shards > 1:
-        fits = is_in_shards(positions, where, shape, shape[0] // num_shards)
-    else:
+    if not is_aligned and num_shards == 1:
         return True
-    if fits is False:
+    leaves = jax.tree.leaves((positions, where))
+    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
+    mask = xp.ones(shape, bool) if where is None else xp.asarray(where)
+    if is_aligned:
+        fits = is_grid(xp, positions, mask)
+    else:
+        shards = xp.broadcast_to(positions.sequence, shape) // (shape[0] // num_shards)
+        fits = _has_value_per_row(xp, *(x.reshape(num_shards, -1) for x in (shards, mask)))
+    if xp is jnp:
+        return fits
+    if not fits:
         problem = f"positions are not in shards of {plan.shard_size} sequences under the rule"
         fix = "sort the batch by sequence, or set shard_size=None in the Rule"
         if is_aligned:
             problem = "positions are not aligned under the rule"
             fix = "use the same lanes and consecutive times, or set aligned=False in the Rule"
         raise UserError(f"{problem} {getattr(plan.rule, 'name', 'given')}: {fix}")
-    return fits
+    return True
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
@@ -128,34 +129,21 @@ def mark_misfit(
     return total if fits is True else jnp.where(fits, total, jnp.nan)
 
 
-def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
+def is_grid(xp: Any, positions: AnyPosition, mask: Bool[Any, "b t ..."]) -> Any:
     """Return whether all sequences have the same lanes, first time, and consecutive times.
 
-    Positions broadcast to the shape (b, t, *lanes). Positions of masked latents are ignored.
+    Positions broadcast to the mask's shape (b, t, *lanes). Masked latents are ignored. `xp` is
+    NumPy, or jax.numpy if any array is traced.
     """
-    xp, mask = _choose_library(positions, where, shape)
-    b, t = shape[:2]
-    time, lane = (
-        xp.broadcast_to(xp.asarray(x), shape).reshape(b, t, -1)
-        for x in (positions.time, positions.lane)
+    b, t = mask.shape[:2]
+    time, lane, mask = (
+        xp.broadcast_to(x, mask.shape).reshape(b, t, -1)
+        for x in (positions.time, positions.lane, mask)
     )
     start = time - xp.arange(t)[:, None]
-    mask = mask.reshape(b, t, -1)
     lanes, by_lane = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, mask))
     times_fit = _has_value_per_row(xp, start.reshape(1, -1), mask.reshape(1, -1))
-    return _to_bool(times_fit & _has_value_per_row(xp, lanes, by_lane))
-
-
-def is_in_shards(
-    positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
-) -> Any:
-    """Return whether every `shard_size` consecutive sequences (b, t, ...) are one shard."""
-    xp, mask = _choose_library(positions, where, shape)
-    shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
-    num_shards = shape[0] // shard_size
-    return _to_bool(
-        _has_value_per_row(xp, shard.reshape(num_shards, -1), mask.reshape(num_shards, -1))
-    )
+    return times_fit & _has_value_per_row(xp, lanes, by_lane)
 
 
 def check_negatives(
@@ -190,13 +178,6 @@ def check_negatives(
     raise UserError(f"{problem}: pass a larger batch or another rule")
 
 
-def _choose_library(positions, where, shape) -> tuple[Any, Any]:
-    """Return NumPy, or jax.numpy if positions or mask are traced, and the mask as an array."""
-    leaves = jax.tree.leaves((positions, where))
-    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
-    return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
-
-
 def _has_value_per_row(xp, x, mask) -> Any:
     """Return whether the unmasked values of each row are equal, and differ between rows."""
     highest = np.iinfo(np.int32).max
@@ -205,7 +186,3 @@ def _has_value_per_row(xp, x, mask) -> Any:
     ascending = xp.sort(least)
     differ = (ascending[1:] > ascending[:-1]) | (ascending[1:] == highest)
     return (least >= most).all() & differ.all()
-
-
-def _to_bool(fits):
-    return fits if isinstance(fits, Tracer) else bool(fits)

@@ -102,37 +102,34 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
     if from_positive.ndim == 1:
         from_positive = from_positive[:, None]
     from_negatives = jnp.asarray(from_negatives, jnp.float32)
-    for name, correction, scores in (
-        ("positive", from_positive, rows.positive),
-        ("negatives", from_negatives, rows.negatives),
-    ):
-        if not broadcasts_to(correction.shape, scores.shape):
-            problem = f"the correction of {name} has the wrong shape (got shape {correction.shape})"
-            raise UserError(f"{problem}: pass an array that broadcasts to {scores.shape}")
+    check_broadcasts("the correction of positive", from_positive, rows.positive.shape)
+    check_broadcasts("the correction of negatives", from_negatives, rows.negatives.shape)
     return rows._replace(
         positive=rows.positive - jnp.where(rows.where_positive, from_positive, 0.0),
         negatives=rows.negatives - jnp.where(rows.where, from_negatives, 0.0),
     )
 
 
-def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return whether an array of `shape` broadcasts to `target` without changing it."""
-    try:
-        return jnp.broadcast_shapes(shape, target) == target
-    except ValueError:
-        return False
+def check_broadcasts(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise UserError unless an array broadcasts to `shape` without changing it."""
+    own = jnp.shape(value)
+    pairs = zip(reversed(own), reversed(shape), strict=False)
+    if len(own) > len(shape) or any(size not in (1, wanted) for size, wanted in pairs):
+        problem = f"{name} has the wrong shape (got shape {own})"
+        raise UserError(f"{problem}: pass an array that broadcasts to {shape}")
 
 
 def log_sum_exp(scores: Float[Array, "m n"], where: Bool[Array, "m n"]) -> Float[Array, " m"]:
     """Return log sum e^s over each row's unmasked scores. A fully masked row yields 0."""
-    highest = _highest(scores, where)
+    highest = lax.stop_gradient(highest_where(scores, where))
     total = jnp.exp(jnp.where(where, scores, -jnp.inf) - highest[:, None]).sum(-1)
     return highest + jnp.log(jnp.where(where.any(-1), total, 1.0))
 
 
-def _highest(scores, where):
+def highest_where(scores: Float[Array, "m n"], where: Bool[Array, "m n"]) -> Float[Array, " m"]:
+    """Return the highest unmasked score of each row. A fully masked row yields 0."""
     highest = jnp.where(where, scores, -jnp.inf).max(-1, initial=-jnp.inf)
-    return lax.stop_gradient(jnp.where(where.any(-1), highest, 0.0))
+    return jnp.where(where.any(-1), highest, 0.0)
 
 
 def mean_where(x: Float[Array, "m p"], where: Bool[Array, "m p"]) -> Float[Array, " m"]:
@@ -144,7 +141,8 @@ def softmax_loss(rows: Rows) -> Float[Array, " m"]:
     """Return the softmax cross-entropy over all candidates, with label 1 / p per positive."""
     scores = jnp.concatenate([rows.positive, rows.negatives], -1)
     where = jnp.concatenate([rows.where_positive, rows.where], -1)
-    highest = _highest(scores, where)[:, None]  # subtracted first, for precision at large scores
+    highest = lax.stop_gradient(highest_where(scores, where))[:, None]
+    # Subtracted first, for precision at large scores.
     total = log_sum_exp(scores - highest, where)[:, None]
     loss = mean_where(total - (rows.positive - highest), rows.where_positive)
     return jnp.where(rows.counted, loss, 0.0)

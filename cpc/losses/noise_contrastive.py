@@ -5,6 +5,7 @@ negatives, and `hard_weighted` gives more weight to negatives with high scores.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -225,16 +226,8 @@ def debiased(
     >>> debiased(jnp.ones(1), jnp.ones((1, 3)), prior=0.1, temperature=0.5) - jnp.log(4.0)
     Array([0.], dtype=float32)
     """
-    return hard_weighted(
-        positive,
-        negatives,
-        where,
-        prior=prior,
-        concentration=0.0,
-        temperature=temperature,
-        least=least,
-        extra_positives=extra_positives,
-    )
+    options: Any = {"temperature": temperature, "least": least, "extra_positives": extra_positives}
+    return hard_weighted(positive, negatives, where, prior=prior, concentration=0.0, **options)
 
 
 def hard_weighted(
@@ -261,9 +254,8 @@ def hard_weighted(
     For two negatives with scores log 1 and log 3 and beta = 1, the mean of 2 becomes
     (1 + 9) / (1 + 3) = 2.5:
 
-    >>> hard_weighted(
-    ...     jnp.zeros(1), jnp.log(jnp.array([[1.0, 3.0]])), prior=0, concentration=1, temperature=1
-    ... ) - jnp.log(1 + 2 * 2.5)
+    >>> negatives = jnp.log(jnp.array([[1.0, 3.0]]))
+    >>> hard_weighted(jnp.zeros(1), negatives, prior=0, concentration=1) - jnp.log(1 + 2 * 2.5)
     Array([0.], dtype=float32)
     """
     check_number("prior", prior, least=0, below=1)

@@ -49,11 +49,10 @@ def streaming_info_nce(
 
     q_i is the query of anchor i, and k_j the key of candidate j. The positive is the candidate of
     the same sequence and lane at time + offset, and the negatives j are the other candidates that
-    the rule allows. Values and gradients equal those of `info_nce` on the matrix of scores, but the
-    matrix is never stored. The loss alone takes 1 matrix product. Loss, rank and both gradients
-    take 3, or 4 if the candidates are split into tiles, because each block of anchors is scored
-    once. The keys' gradient assumes the same cotangent for all anchors, as from a mean or a sum.
-    Other cotangents are detected at run time and need a second pass.
+    the rule allows. Values and gradients equal those of `info_nce` on the matrix of scores. The
+    loss alone takes 1 matrix product. Loss, rank and both gradients take 3, or 4 if the candidates
+    are split into tiles. The keys' gradient assumes the same cotangent for all anchors, as from a
+    mean or a sum. Other cotangents are detected at run time and need a second pass.
 
     Args:
       queries: vectors of the anchors.
@@ -183,7 +182,5 @@ def _score(inputs, weights, plan):
         gradients=weights is not None,
         weights=None if weights is None else weights[None, None],
     )
-    scores = jax.tree.map(lambda x: x[0, 0], scores)
-    if weights is None:
-        return scores, None, None
-    return scores, dqueries[0, 0], dkeys[0].T
+    scores, dqueries = jax.tree.map(lambda x: x[0, 0], (scores, dqueries))
+    return scores, dqueries, jax.tree.map(lambda x: x[0].T, dkeys)

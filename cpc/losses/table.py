@@ -162,10 +162,9 @@ def describe_aligned(description: Description) -> Description:
 
 
 def _corrects_consistently(keywords):
-    """Return whether the same log q corrects all candidates, or no candidate is corrected.
+    """Return whether the same log q corrects all candidates, so that it is part of the critic.
 
-    Only then is -log q part of the critic. Two arrays are assumed to be the same log q, evaluated
-    at the positive and at the negatives.
+    Two arrays are assumed to be the same log q, evaluated at the positive and at the negatives.
     """
     corrections = [
         keywords.get(f"log_noise_{which}", keywords.get(f"log_q_{which}", 0.0))

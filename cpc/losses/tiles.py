@@ -71,10 +71,9 @@ class Negatives(NamedTuple):
 def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Return the default number of anchors per block for the current backend.
 
-    The default is 512 anchors on a CPU, or more if there are so few candidates that a larger block
-    fits in the cache. An accelerator launches about 15 kernels per block, so its default is 8192,
-    or as many anchors as fit without splitting candidates. If `columns` candidates are scored at a
-    time, a block's scores also stay within `limits`. The anchors of all shards count together.
+    It is 512 anchors on a CPU, or more if a larger block fits in the cache. An accelerator launches
+    about 15 kernels per block, so its default is 8192, or as many anchors as fit without splitting
+    candidates. If `columns` candidates are scored at a time, the scores stay within `limits`.
 
     >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
     (2048, 512, 67)
@@ -198,17 +197,22 @@ def finish(
     Both are 0 for anchors that are not counted.
     """
     counted = has_positive & (seen.number > 0)
-    one = counted.astype(jnp.float32)
     x = (seen.highest - positive) + jnp.log(jnp.where(counted, seen.total, 1.0))
     x = jnp.where(counted, x, 0.0)
-    scores = AnchorScores(
-        loss=one * jax.nn.softplus(x),
-        num_negatives=one * seen.number,
-        rank=one * (seen.number - seen.beaten),
-        wins=one * (seen.beaten + 0.5 * seen.tied),
+    scores = make_scores(jax.nn.softplus(x), counted, seen.number, seen.beaten, seen.tied)
+    return scores, scores.counted * jax.nn.sigmoid(x)
+
+
+def make_scores(loss: Any, counted: Any, number: Any, beaten: Any, tied: Any) -> AnchorScores:
+    """Return statistics from each anchor's loss and its numbers of negatives (m,)."""
+    one = counted.astype(jnp.float32)
+    return AnchorScores(
+        loss=jnp.where(counted, loss, 0.0),
+        num_negatives=one * number,
+        rank=one * (number - beaten),
+        wins=one * (beaten + 0.5 * tied),
         counted=one,
     )
-    return scores, one * jax.nn.sigmoid(x)
 
 
 def derivatives(
@@ -219,10 +223,7 @@ def derivatives(
     total: Float[Array, " m"],
     size: Float[Array, " m"],
 ) -> Float[Array, "m n"]:
-    """Return the derivatives of the losses by the scores of a tile.
-
-    The arguments `highest`, `total` and `size` are M, S and sigma(x) of each anchor.
-    """
+    """Return the losses' derivatives by the scores of a tile, from M, S and sigma(x) by anchor."""
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
     factor = size / jnp.where(total > 0, total, 1.0)
     return factor[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
@@ -239,9 +240,8 @@ def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " 
         return jnp.maximum(index, found), None
 
     none, _ = match_varying_axes((jnp.full(anchors.mask.shape, -1, jnp.int32), anchors))
-    return jax.lax.scan(one_tile, none, (columns * jnp.arange(num_tiles, dtype=jnp.int32), tiles))[
-        0
-    ]
+    starts = columns * jnp.arange(num_tiles, dtype=jnp.int32)
+    return jax.lax.scan(one_tile, none, (starts, tiles))[0]
 
 
 def score_positives(
@@ -298,9 +298,9 @@ def score_tiles(
     sequences and the number of latents per sequence.
 
     Returns:
-      The statistics of the anchors, the derivatives by q, `dkeys` plus the derivatives by the keys,
-      and the weight (m, b) that each anchor gives to each sequence. The derivatives by the keys use
-      `weighted` in place of q. Derivatives are None if `dkeys` is None.
+      The statistics of the anchors, the derivatives by q, `dkeys` plus the derivatives by the keys
+      for `weighted` in place of q, and the weight (m, b) that each anchor gives to each sequence.
+      Derivatives are None if `dkeys` is None.
     """
     index = find_targets(anchors, candidates, offset)
     targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.masking import (
     Number,
+    highest_where,
     log_sum_exp,
     logistic_loss,
     mean_where,
@@ -182,8 +183,7 @@ def logistic_pairs(
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([8.], dtype=float32)
     """
-    check_pairs(positive, negatives, where_positive, where)
-    positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
+    positive = read_pairs(positive, negatives, where_positive, where)
     counts = where_positive[..., None] if where is None else where & where_positive[..., None]
     negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
     noise = jax.nn.softplus(negatives) * counts.sum(1)  # times the number of pairs of each negative
@@ -207,8 +207,7 @@ def softmax_pairs(
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([4.], dtype=float32)
     """
-    check_pairs(positive, negatives, where_positive, where)
-    positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
+    positive = read_pairs(positive, negatives, where_positive, where)
     negatives = negatives.astype(jnp.float32)
     if where is None:
         rest = log_sum_exp(negatives, jnp.ones(negatives.shape, bool))[:, None]
@@ -223,8 +222,8 @@ def softmax_pairs(
     return jnp.where(where_positive, loss, 0.0).sum(-1)
 
 
-def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
-    """Validate the shapes of pair scores and their masks."""
+def read_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> Any:
+    """Validate pair scores and their masks, and return the positives, with zeros if masked."""
     check_shape("positive", positive, "m", "p")
     check_shape("negatives", negatives, len(positive), "n")
     fix = f"pass booleans of shape {positive.shape}"
@@ -232,6 +231,7 @@ def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) 
     read_mask("where_positive", where_positive, positive.shape)
     if where is not None:
         read_mask("where", where, (*positive.shape, negatives.shape[1]))
+    return jnp.where(where_positive, positive, 0).astype(jnp.float32)
 
 
 def sigmoid(
@@ -297,15 +297,9 @@ def triplet(
 
     if mining == "all":
         return mean_where(jax.nn.relu(scores - own + margin), rows.where)
-    chosen = _nearest(scores, rows.where)
+    chosen = highest_where(scores, rows.where)
     if mining == "semi_hard":
         inside = rows.where & (scores < own) & (scores > own - margin)
-        farthest = -_nearest(-scores, rows.where)
-        chosen = jnp.where(inside.any(-1), _nearest(scores, inside), farthest)
+        farthest = -highest_where(-scores, rows.where)
+        chosen = jnp.where(inside.any(-1), highest_where(scores, inside), farthest)
     return jnp.where(rows.counted, jax.nn.relu(chosen - own[:, 0] + margin), 0.0)
-
-
-def _nearest(scores, where):
-    """Return the highest unmasked score of each row, or 0 if all are masked."""
-    highest = jnp.where(where, scores, -jnp.inf).max(-1, initial=-jnp.inf)
-    return jnp.where(where.any(-1), highest, 0.0)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Num
+from scipy.special import entr
 
 from cpc.negatives.noise import accidental_hits, hit_rate, probabilities
 from cpc.negatives.queue import Queue, ages
@@ -140,23 +141,20 @@ def audit_rule(
     """Audit the negatives that a rule and an optional sampler give to the anchors.
 
     A negative's weight is the number of times that the loss uses it, computed as the derivative of
-    the summed sampled scores by its score. If a sampler is given, accidental hits are predicted for
-    independent uniform draws of the same number of allowed candidates. Sampling without replacement
-    gives slightly more hits. False negatives are predicted by the probability that a latent drawn
-    uniformly from the batch has the positive's label.
+    the summed sampled scores by its score. Accidental hits of a sampler are predicted for uniform
+    draws with replacement from the allowed candidates, and false negatives for a uniform draw from
+    the batch.
 
     Args:
       positions: positions of the unmasked latents in a batch, as arrays that broadcast, or a list
         of positions for several batches.
       offsets: prediction offsets k. All numbers are computed over all offsets together.
-      labels: class of each latent, as an array with the shape of the positions, or a list of such
-        arrays for several batches. Classes below 0 are unknown. A negative with the positive's
-        class is a false negative.
+      labels: class of each latent, in the format of the positions. Classes below 0 are unknown. A
+        negative with the positive's class is a false negative.
       utterances: each latent's recording, in the same format. Defaults to the sequence.
       sampler: sampler that is applied after the rule. By default all allowed negatives are used.
       scores: scores(batch, anchors (m,), offset) -> (m, n), by default independent normal scores.
       num_anchors: maximum number of anchors per batch and offset. Larger batches are subsampled.
-        Memory use is limited to a few million entries for any batch size.
 
     >>> from cpc.types import Position
     >>> here = Position.grid(2, 3)  # 2 sequences of 3 latents
@@ -185,10 +183,9 @@ def audit_rule(
                     score = jnp.asarray(scores(i, jnp.asarray(rows), k), jnp.float32)
                 elif sampler is not None:
                     score = jax.random.normal(scoring, (len(rows), n), jnp.float32)
-                block = tally(*batch, rows, real, k, score, drawing)
-                blocks.append({name: float(value) for name, value in block.items()})
-    sums = {name: sum(block[name] for block in blocks) for name in blocks[0]}
-    sums["fewest"] = min(block["fewest"] for block in blocks)
+                blocks.append(tally(*batch, rows, real, k, score, drawing))
+    sums = {name: sum(float(block[name]) for block in blocks) for name in blocks[0]}
+    sums["fewest"] = min(float(block["fewest"]) for block in blocks)
     if not sums["anchors"]:
         problem = f"no sequence has a latent {min(offsets)} steps after another"
         raise UserError(f"{problem}: increase data.window_samples or data.window_steps")
@@ -198,7 +195,8 @@ def audit_rule(
 def _batches(positions, labels, utterances):
     """Return flattened positions, labels and utterances for each batch."""
     if isinstance(positions, AnyPosition):
-        positions, labels, utterances = [positions], [labels], [utterances]
+        positions = [positions]
+        labels, utterances = ([x] if x is not None else None for x in (labels, utterances))
     fix = "pass Position.grid(b, t), or a list of the positions of several batches"
     check_type("positions", positions, list | tuple, fix)
     for batch in positions:
@@ -207,15 +205,12 @@ def _batches(positions, labels, utterances):
         if values is not None and len(values) != len(positions):
             problem = f"{name} has {len(values)} batches but positions has {len(positions)}"
             raise UserError(f"{problem}: pass one array per batch")
-    nothing, batches = [None] * len(positions), []
-    columns = (nothing if values is None else values for values in (labels, utterances))
-    for batch, label, utterance in zip(positions, *columns, strict=True):
-        flat = _flat(batch)
-        unknown = np.full(len(flat.time), -1, np.int32)
-        label = unknown if label is None else _like("labels", label, batch)
-        own = flat.sequence if utterance is None else _like("utterances", utterance, batch)
-        batches.append((flat, label, own))
-    return batches
+    labels = [-1] * len(positions) if labels is None else labels
+    utterances = [batch.sequence for batch in positions] if utterances is None else utterances
+    return [
+        (_flat(batch), _like("labels", label, batch), _like("utterances", utterance, batch))
+        for batch, label, utterance in zip(positions, labels, utterances, strict=True)
+    ]
 
 
 def _blocks(key, n, num_anchors):
@@ -230,8 +225,8 @@ def _blocks(key, n, num_anchors):
 
 
 def _flat(positions: AnyPosition) -> AnyPosition:
-    columns = np.broadcast_arrays(*(np.asarray(p) for p in positions))
-    flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
+    columns = np.broadcast_arrays(*positions)
+    flat = positions._make(column.ravel().astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
         problem = "positions are empty or contain two latents at one position"
@@ -287,8 +282,8 @@ def _make_tally(rule, sampler):
             "known_pairs": (known & real[:, None]).sum(dtype=jnp.float32),
             "same_pairs": (same_label & real[:, None]).sum(dtype=jnp.float32),
             "same_utterance": jnp.where(same_utterance, weights, 0.0).sum(),
-            "effective": jnp.where(squares > 0, 1 / jnp.where(squares > 0, squares, 1), 0).sum(),
-            "entropy": -jax.scipy.special.xlogy(weight, weight).sum(),
+            "effective": jnp.where(squares > 0, 1 / squares, 0).sum(),
+            "entropy": jax.scipy.special.entr(weight).sum(),
             "repeats": jnp.maximum(used - (weights > 0).sum(-1), 0).sum(),
         }
 
@@ -363,10 +358,9 @@ def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
     [('classes', 8), ('effective_classes', 8.0)]
     """
     q = probabilities(q)
-    possible = q[q > 0]
-    entropy = float(-(possible * np.log(possible)).sum())
+    entropy = float(entr(q).sum())
     return make_rows(
-        classes=len(possible),
+        classes=int(np.count_nonzero(q)),
         entropy=entropy,
         effective_classes=float(np.exp(entropy)),
         most_probable=float(q.max()),
@@ -444,11 +438,10 @@ def _one_round(ids, q, targets, labels):
     num = ids.shape[1]
     weights = np.where(q[ids] > 0, 1 / np.where(q[ids] > 0, q[ids], 1.0), 0.0)
     weight = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-    entropy = -(weight * np.log(np.where(weight > 0, weight, 1.0))).sum(-1)
     squares = np.square(weight).sum(-1)
     effective = np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
     distinct = 1 + (np.diff(np.sort(ids, -1)) > 0).sum(-1)
-    means = (hit.any(-1), same, effective, entropy, 1 - distinct / num)
+    means = (hit.any(-1), same, effective, entr(weight).sum(-1), 1 - distinct / num)
     return num, *(x.mean() for x in means)
 
 
@@ -465,10 +458,7 @@ def _chi_square(counts, q):
     order = np.argsort(q)
     expected, observed = np.cumsum(counts.sum() * q[order]), np.cumsum(counts[order])
     ends, reached = [], 0.0
-    while True:
-        end = int(np.searchsorted(expected, reached + 5))
-        if end >= len(q):
-            break
+    while (end := int(np.searchsorted(expected, reached + 5))) < len(q):
         ends.append(end)
         reached = expected[end]
     if len(ends) < 2:

@@ -177,15 +177,13 @@ def draw_bigrams(
 ) -> Int[Array, "m n"]:
     """Draw `num` words per context word, or from the unigram noise if the context is -1."""
     backoff_key, follower_key, unigram_key = jax.random.split(rng, 3)
-    start, end = _segment(noise, context)
-    total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
+    start, end, total = _segment(noise, context)
     shape = len(context), num
-    most = jnp.maximum(total, 1)[:, None]
-    rank = jax.random.randint(follower_key, shape, 0, most, jnp.int32)
-    found = _search(noise.upto, start[:, None], end[:, None], rank + 1)
+    rank = jax.random.randint(follower_key, shape, 0, jnp.maximum(total, 1), jnp.int32)
+    found = _search(noise.upto, start, end, rank + 1)
     follows = noise.followers[jnp.minimum(found, len(noise.followers) - 1)]
     backs_off = jax.random.uniform(backoff_key, shape, jnp.float32) < noise.backoff
-    falls_back = backs_off | (total == 0)[:, None]
+    falls_back = backs_off | (total == 0)
     return jnp.where(falls_back, draw(unigram_key, noise.table, shape), follows)
 
 
@@ -193,13 +191,12 @@ def bigram_log_q(
     noise: Bigrams, context: Int[Array, " m"], words: Int[Array, "m n"]
 ) -> Float[Array, "m n"]:
     """Return log q(w|c) for each row's words w and the row's context word c."""
-    start, end = _segment(noise, context)
+    start, end, total = _segment(noise, context)
     last = len(noise.followers) - 1
-    found = _search(noise.followers, start[:, None], end[:, None], words)
-    inside = (found < end[:, None]) & (noise.followers[jnp.minimum(found, last)] == words)
-    before = jnp.where(found > start[:, None], noise.upto[jnp.clip(found - 1, 0, last)], 0)
+    found = _search(noise.followers, start, end, words)
+    inside = (found < end) & (noise.followers[jnp.minimum(found, last)] == words)
+    before = jnp.where(found > start, noise.upto[jnp.clip(found - 1, 0, last)], 0)
     count = jnp.where(inside, noise.upto[jnp.minimum(found, last)] - before, 0)
-    total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)[:, None]
     share = jnp.where(total > 0, jnp.float32(noise.backoff), 1.0)
     return jnp.log(
         (1 - share) * count / jnp.maximum(total, 1) + share * jnp.exp(noise.log_u[words])
@@ -207,9 +204,12 @@ def bigram_log_q(
 
 
 def _segment(noise, context):
+    """Return the range of each context's followers and their total count, as columns (m, 1)."""
+    context = context[:, None]
     safe = jnp.maximum(context, 0)
     start = noise.starts[safe]
-    return start, jnp.where(context >= 0, noise.starts[safe + 1], start)
+    end = jnp.where(context >= 0, noise.starts[safe + 1], start)
+    return start, end, jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
 
 
 def _search(values, start, end, wanted):

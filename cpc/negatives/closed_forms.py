@@ -46,9 +46,8 @@ def min_negatives_without_replacement(
 
     1 - C(P - H, k) / C(P, k) >= h
 
-    This is the hypergeometric counterpart of `min_negatives`. The result is the smallest such k for
-    a pool of P negatives (`pool_size`), of which H are hard (`num_hard`). h (`required_rate`) is
-    the required probability of at least one hard negative.
+    The result is the smallest such k for a pool of P negatives (`pool_size`), of which H are hard
+    (`num_hard`), and a probability h (`required_rate`) of at least one hard negative.
 
     Eight of ten negatives always include a hard negative if three of the ten are hard:
 
@@ -60,9 +59,7 @@ def min_negatives_without_replacement(
     if required_rate == 0:
         return 0
     if num_hard == 0:
-        raise UserError(
-            "no number of negatives includes a hard one (got num_hard 0): pass a num_hard above 0"
-        )
+        raise UserError("no number of negatives includes a hard one: pass a num_hard above 0")
     remaining = pool_size - np.arange(pool_size - num_hard)  # pool size before each draw
     log_miss = np.cumsum(np.log1p(-num_hard / remaining))
     log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
@@ -77,16 +74,10 @@ def effective_margin(
     m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
 
     The loss L exceeds the hinge max(0, m - a) / tau by at most log 2. The returned m is a threshold
-    for the score a of the positive. It is tau log K above the score beta of the negatives.
-
-    Args:
-      beta: score of all K negatives.
-      temperature: tau.
-      num_negatives: K.
-      highest: maximum possible score, which is 1 for cosines and infinity for inner products.
+    for the score a of the positive, against K negatives (`num_negatives`) that score beta.
 
     Warns:
-      UserWarning: the threshold exceeds the maximum score.
+      UserWarning: m exceeds `highest`, the maximum score, which is infinite for inner products.
 
     >>> round(effective_margin(0.2, 0.1, 2048), 4)
     0.9625
@@ -151,9 +142,8 @@ def exclude_window(
     if not kept.size:
         return Window(width, 0, math.nan, math.nan, math.nan)
     rate = float(same[kept].mean())
-    return Window(
-        width, kept.size, rate, num_negatives * rate, float(hit_rate(rate, num_negatives))
-    )
+    at_least_one = float(hit_rate(rate, num_negatives))
+    return Window(width, kept.size, rate, num_negatives * rate, at_least_one)
 
 
 def exclusion_window(
@@ -164,11 +154,10 @@ def exclusion_window(
 ) -> Window:
     """Return the smallest excluded window that leaves at most `max_expected` false negatives.
 
-    The number is an expected value. See `exclude_window` for the other arguments.
+    See `exclude_window` for the other arguments.
 
     Raises:
-      UserError: no window with at least `num_negatives` candidates has so few false negatives. The
-        message contains the smallest attainable number.
+      UserError: no window with at least `num_negatives` candidates has so few false negatives.
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
@@ -185,9 +174,7 @@ def exclusion_window(
             return window
     best = min(enough, key=lambda window: window.expected)
     problem = f"no window has {num} candidates and at most {max_expected} false negatives"
-    raise UserError(
-        f"{problem}: pass max_expected {best.expected}, which gives a window of {best.width}"
-    )
+    raise UserError(f"{problem}: pass max_expected {best.expected} for a window of {best.width}")
 
 
 class Pool(NamedTuple):
@@ -288,8 +275,7 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25
     """
-    fractions = np.minimum(_with_negatives(fractions), 1 - 1e-12)
-    return float(np.mean(-np.expm1(num_negatives * np.log1p(-fractions))))
+    return float(np.mean(hit_rate(_with_negatives(fractions), num_negatives)))
 
 
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
@@ -304,9 +290,8 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     fractions = _with_negatives(fractions)
     attainable = float(np.mean(fractions > 0))
     if required_rate >= attainable:
-        problem = f"{1 - attainable:.1%} of the anchors have no hard negative"
-        got = f"got required_rate {required_rate}"
-        raise UserError(f"{problem} ({got}): pass a required_rate below {attainable:.3f}")
+        problem = f"{1 - attainable:.1%} of the anchors have no hard negative (got {required_rate})"
+        raise UserError(f"{problem}: pass a required_rate below {attainable:.3f}")
     rate_of = functools.partial(mean_hit_rate, fractions)
     return bisect.bisect_left(range(2**62), required_rate * (1 - SLACK), lo=1, key=rate_of)
 

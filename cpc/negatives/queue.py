@@ -57,10 +57,9 @@ def push(
     """Return the queue after replacing its oldest latents with a batch of new latents.
 
     If the batch is larger than the queue, only its last latents are stored. Sequence s of the batch
-    is stored as -1 - s, so rules treat queued latents as other sequences. Group, time and lane are
-    unchanged, and the sample indices of a `SoundPosition` are dropped. Windows of one recording in
-    different batches are different sequences. Rules that split the batch into shards never allow
-    queued latents. Keys receive no gradient. Keys masked by `where` may be NaN and are not stored.
+    is stored as -1 - s, so rules treat queued latents as other sequences, and rules that split the
+    batch into shards never allow them. The sample indices of a `SoundPosition` are dropped. Keys
+    receive no gradient. Keys masked by `where` may be NaN and are not stored.
 
     >>> here = Position(*(jnp.arange(3),) * 4)
     >>> queue = push(make_queue(2, 1), jnp.array([[1.0], [2.0], [3.0]]), here, step=7)

@@ -67,8 +67,7 @@ def one_per_sequence(anchor, candidate, offset):
 def outside_window(width: int) -> Rule:
     """Return a rule that excludes the positive's neighbours within the anchor's sequence.
 
-    Latents at most `width` steps from the target t + k (not from the anchor t) are excluded. If
-    `width` is 0, only the positive is excluded.
+    Latents at most `width` steps from the target t + k, not from the anchor t, are excluded.
     """
     check_number("width", width, least=0)
 

@@ -1,8 +1,8 @@
 """Samplers, which select the negatives of an anchor from the candidates that a rule allows.
 
-A sampler is a `cpc.types.NegativeSampler`. It raises `UserError` if it is constructed for fewer
-than 1 negative, or called with fewer candidates than it needs. If a sampler uses the scores, as
-mining and proposals do, the negatives depend on the anchor, so log N - L is not a bound.
+A sampler is a `cpc.types.NegativeSampler`. It raises `UserError` if called with fewer candidates
+than it needs. If a sampler uses the scores, as mining and proposals do, the negatives depend on the
+anchor, so log N - L is not a bound.
 
 A proposal is a noise distribution q that is learned or follows the model. It needs q > 0 wherever
 the data have p > 0. Losses in `cpc.losses` with an argument log_noise or log_q correct for it.
@@ -83,11 +83,9 @@ def uniform_subset(num: int) -> NegativeSampler:
     A subset of independent negatives is also independent, so if log N - L is a bound for all
     allowed negatives, it is also a bound for the subset.
 
-    >>> _, where = uniform_subset(3)(
-    ...     jax.random.key(0), jnp.zeros(1), jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
-    ... )
-    >>> where.shape, int(where.sum())
-    ((1, 9), 3)
+    >>> scores, where = jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
+    >>> uniform_subset(3)(jax.random.key(0), jnp.zeros(1), scores, where)[1].sum()
+    Array(3, dtype=int32)
     """
     check_number("num", num, least=1)
 
@@ -105,11 +103,9 @@ def with_zero() -> NegativeSampler:
     own sentence, that code sets its score to 0 before the softmax instead of minus infinity.
     The additional candidate is not a draw from the data, so log N - L is not a bound for any rule.
 
-    >>> scores, where = with_zero()(
-    ...     jax.random.key(0), jnp.ones(1), jnp.ones((1, 2)), jnp.ones((1, 2), bool)
-    ... )
-    >>> scores.tolist(), where.tolist()
-    ([[1.0, 1.0, 0.0]], [[True, True, True]])
+    >>> scores, where = jnp.ones((1, 2)), jnp.ones((1, 2), bool)
+    >>> with_zero()(jax.random.key(0), jnp.ones(1), scores, where)
+    (Array([[1., 1., 0.]], dtype=float32), Array([[ True,  True,  True]], dtype=bool))
     """
 
     def sample(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
@@ -124,14 +120,10 @@ def uniform_draws(num: int) -> NegativeSampler:
     """Return a sampler of `num` independent draws with replacement from the allowed negatives.
 
     Every anchor with at least one allowed negative gets `num` draws. N counts repeated draws, so
-    log N - L is not a bound for any rule. For example, it can exceed log 2 if the only allowed
-    negative is drawn many times.
+    log N - L is not a bound for any rule. The only allowed negative is drawn three times:
 
-    The only allowed negative is drawn three times:
-
-    >>> uniform_draws(3)(
-    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[5.0, 7.0]]), jnp.array([[False, True]])
-    ... )
+    >>> scores, where = jnp.array([[5.0, 7.0]]), jnp.array([[False, True]])
+    >>> uniform_draws(3)(jax.random.key(0), jnp.zeros(1), scores, where)
     (Array([[7., 7., 7.]], dtype=float32), Array([[ True,  True,  True]], dtype=bool))
     """
     check_number("num", num, least=1)
@@ -172,10 +164,8 @@ def hardest(num: int) -> NegativeSampler:
 
     Ties go to the first candidate. Rows with fewer allowed negatives keep all of them.
 
-    >>> hardest(2)(
-    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[3.0, 1.0, 9.0, 2.0]]),
-    ...     jnp.array([[True, True, False, True]])
-    ... )
+    >>> scores, where = jnp.array([[3.0, 9.0, 2.0]]), jnp.array([[True, False, True]])
+    >>> hardest(2)(jax.random.key(0), jnp.zeros(1), scores, where)
     (Array([[3., 2.]], dtype=float32), Array([[ True,  True]], dtype=bool))
     """
     check_number("num", num, least=1)
@@ -199,10 +189,9 @@ def _hardest(negatives, where, num):
 def semi_hard(margin: float | int) -> NegativeSampler:
     """Return a sampler of negatives whose score is below the positive's by less than the margin.
 
-    The scores s satisfy s+ - margin < s < s+ for the positive's score s+. In terms of distances,
-    d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4). If an anchor
-    has no such negative, a case that the paper leaves open, the sampler selects the hardest
-    negative below the positive. If all are above it, it selects the one with the lowest score.
+    The scores s satisfy s+ - margin < s < s+ for the positive's score s+ (Schroff, Kalenichenko,
+    Philbin 2015, eq. 4). If an anchor has no such negative, a case that the paper leaves open, the
+    sampler selects the hardest negative below the positive, or if there is none, the easiest.
 
     The second row has no score in the band (0, 1), and the third has none below its positive:
 
@@ -265,8 +254,8 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
     """Return each row's values at the given ranks. Rank 0 is the lowest value.
 
     Floats are mapped to integers of the same order, whose bits are then determined one by one by
-    counting smaller entries. On a CPU this is ten times faster than sorting rows of a thousand. NaN
-    is treated as the highest value. No gradient flows through the result.
+    counting smaller entries, which a CPU does ten times faster than sorting rows of a thousand. NaN
+    is the highest value. No gradient flows through the result.
 
     >>> nth_lowest(jnp.array([[3.0, -1.0, 2.0, 2.0]]), jnp.array([[0], [2], [3]])).ravel()
     Array([-1.,  2.,  3.], dtype=float32)
@@ -298,9 +287,8 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
     A single allowed negative is repeated. Rows without allowed negatives have no mixtures.
 
-    >>> scores, where = mixed(2, 3)(
-    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
-    ... )
+    >>> scores, where = jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
+    >>> scores, _ = mixed(2, 3)(jax.random.key(0), jnp.zeros(1), scores, where)
     >>> scores.shape, bool(((scores[0, 3:] > 5) & (scores[0, 3:] < 6)).all())
     ((1, 6), True)
     """
@@ -454,9 +442,8 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     negatives at N = num + 1. If it is 0, the sampler is `uniform_draws`.
 
     The positive is not drawn and not corrected, so the loss is a self-normalised importance
-    estimate whose bias decreases with num. The negatives depend on the anchor, and N counts
-    repeated draws, so log N - L is not a bound. Accuracies compare corrected scores. If sharpness
-    is 1, they compare the positive with log mean_j exp(s_j) instead of with single negatives.
+    estimate whose bias decreases with num. log N - L is not a bound. Accuracies compare corrected
+    scores.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)

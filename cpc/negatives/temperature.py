@@ -56,9 +56,8 @@ def negative_weights(
 
     r_j = e^(s_j / tau) / sum_l e^(s_l / tau), where l runs over the negatives
 
-    r_j is the fraction of the repulsive gradient that comes from negative j. At a low temperature
-    the hardest negative has all of the weight, and at a high temperature all negatives have the
-    same weight (Wang and Liu 2021). The arguments are the same as for `entropy`.
+    r_j is the fraction of the repulsive gradient that comes from negative j (Wang and Liu 2021).
+    The arguments are the same as for `entropy`.
 
     >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
     Array([[0.5, 0.5, 0. ]], dtype=float32)
@@ -80,8 +79,7 @@ def solve_temperature(
     Under jit, an unattainable target gives the closest end of this range.
 
     Raises:
-      UserError: no temperature in the range gives the target, and the values are not traced. The
-        message contains the attainable range.
+      UserError: no temperature in the range gives the target, and the values are not traced.
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
 
@@ -111,8 +109,7 @@ def hold_entropy(
 
     The target is the temperature at which the anchors' mean entropy is `target_fraction` of its
     maximum, the mean of log n for n candidates. The function takes four Newton steps to it, as in
-    `solve_temperature`. It starts at the current temperature, and each step changes the temperature
-    by at most a factor of 2. No gradient flows through the result.
+    `solve_temperature`, each by at most a factor of 2. No gradient flows through the result.
 
     Args:
       temperature: the current temperature.

@@ -4,10 +4,9 @@ If the compiler partitions the loss, it sums the gradients of the keys over devi
 of anchors. Here each device scores its own anchors, and the gradients are summed only once.
 
 In the ring, each of p steps scores a device's anchors against the shard of keys that the device
-holds, while the next shard is transferred. Only the statistics of `cpc.losses.tiles` are kept for
-each anchor. The backward pass sends the keys around the ring again and recomputes the scores. The
-gradients of the keys travel with the keys until both are back on their own device. A device holds
-O(n d / p) keys, one tile of scores, and one number for each of its anchors and each sequence.
+holds, while the next shard is transferred. The backward pass sends the keys around again, with
+their gradients, and recomputes the scores. A device holds O(n d / p) keys, one tile of scores, and
+one number for each of its anchors and each sequence.
 """
 
 import functools
@@ -47,27 +46,17 @@ GATHERED_BYTES = 2**28
 def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
     """Return a version of `summed_losses` for a batch that is sharded over a mesh axis.
 
-    Losses, scores and gradients equal the results on one device up to float32 rounding, for any
-    rule over positions. The keys must start with the latents of the anchors, in the same order, and
-    include all positives. If there is a sampler, the compiler partitions the loss, so that the
-    draws do not depend on the number of devices.
+    Results equal those on one device up to float32 rounding, for any rule. The keys must start with
+    the latents of the anchors, in the same order, and include all positives. If there is a sampler,
+    the compiler partitions the loss, so that the draws do not depend on the number of devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
-        raise UserError(
-            "mesh has explicit axes (the default of jax.make_mesh): pass "
-            "axis_types=(AxisType.Auto,) with one entry per axis, or use cpc.train.make_mesh"
-        )
+        fix = "pass axis_types=(AxisType.Auto,) per axis, or use cpc.train.make_mesh"
+        raise UserError(f"mesh has explicit axes (the default of jax.make_mesh): {fix}")
 
-    def reducer(
-        queries: Float[Array, "k b a d"],
-        keys: Float[Array, "n d"],
-        anchors: Latents,
-        candidates: Latents,
-        rng: Array,
-        plan: Plan,
-    ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
+    def reducer(queries, keys, anchors, candidates, rng, plan):
         num_devices, num_keys = mesh.shape[axis], anchors.mask.size
         num_shards = plan.num_shards(queries.shape[1])
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
@@ -85,9 +74,8 @@ def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
 
     If keys are gathered, a device holds n d floats of keys and n d floats of gradients for each
     offset, because the offsets' weights are known only in the backward pass. It computes 3 matrix
-    products. In the ring, a device holds n d / p floats but computes 4 products, because it
-    recomputes the scores for the gradient. In the paper's configuration of 8 windows of 128 latents
-    per device, keys are gathered on 8 devices and sent in a ring on 16 devices.
+    products. In the ring, it holds n d / p floats but recomputes the scores, a fourth product. With
+    the paper's 8 windows of 128 latents per device, 8 devices gather and 16 devices use the ring.
 
     >>> [takes_ring(12, devices * 8 * 128, 512) for devices in (8, 16)]
     [False, True]
@@ -106,8 +94,8 @@ def gathered_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of each device's anchors against all keys, after gathering these once.
 
-    Samplers (`plan.sampler`) are not supported. The backward pass of the gather is a single
-    reduce-scatter. Summing the losses outside of shard_map avoids another reduction.
+    Samplers (`plan.sampler`) are not supported. The gather's backward pass is one reduce-scatter.
+    Summing the losses outside of shard_map avoids another reduction.
     """
     rows, shards = jax.P(None, axis), jax.P(axis)
 
@@ -135,11 +123,8 @@ def split_keys(
 ) -> tuple[Float[Array, "p m d"], Latents]:
     """Split keys and latents over p devices, as arrays (p, m, d) and (p, m).
 
-    The first keys are those of the anchors (b, a), in order. Each device gets the keys of its own
-    sequences. Additional keys from a queue are split evenly and padded with masked latents.
-
-    Raises:
-      UserError: the sequences cannot be split evenly over the devices.
+    Each device gets the keys of its own sequences, which come first in the order of the anchors.
+    Further keys from a queue are split evenly and padded with masked latents.
     """
     num_sequences, num_own = len(anchors.mask), anchors.mask.size
     if num_sequences % num_devices:
@@ -182,8 +167,7 @@ def ring_losses(
 ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """Return `summed_losses` of InfoNCE over all allowed negatives, with a ring over a mesh axis.
 
-    Each tile is one device's shard of the keys. A device scores its own shard first, because this
-    shard contains all of its positives.
+    A device scores its own shard of the keys first, which contains all of its positives.
     """
     num_own = anchors.mask.size // mesh.shape[axis]
     keys, candidates = split_keys(keys, candidates, anchors, mesh.shape[axis])
@@ -194,8 +178,8 @@ def ring_losses(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _ring(queries, keys, anchors, candidates, plan, mesh, axis):
-    return _forward(queries, keys, anchors, candidates, plan, mesh, axis)[0]
+def _ring(*arguments):
+    return _forward(*arguments)[0]
 
 
 def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
@@ -226,7 +210,7 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
         scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
         weights = join(_in_order(rescale_sums(exp, highest, seen, size), axis))
         m = anchors.mask.size
-        weights = weights.reshape(len(weights), m, weights.shape[-1])
+        weights = weights.reshape(len(weights), m, -1)
         own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length
         received = received_weights(weights, own)
         return *jax.tree.map(join, (scores, (seen.highest, seen.total, size))), received[None]

@@ -64,41 +64,30 @@ def audit_problem(problem: Problem) -> Audit:
     plan, branch = problem.plan, problem.plan.geometry.branches[0]
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(plan.config.seed)
+    prepared = jax.eval_shape(lambda batch: problem.preprocess(batch, root, True), batches[0])
+    shapes = jax.eval_shape(problem.model.init, root, prepared)
 
+    @jax.jit
     def locate(batch):
         prepared = problem.preprocess(batch, root, True)
+        variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         outputs, _ = problem.model.apply(variables, prepared, False)
         _, positions, mask = problem.split_branches(outputs, prepared)[0]
-        return positions, mask
+        return positions, mask, problem.preprocess(batch, root, False)["x"]  # not augmented
 
-    def zeros(function, *given):
-        shapes = jax.eval_shape(function, *given)
-        # One jitted program compiles once instead of once per shape.
-        return jax.jit(
-            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        )()
-
-    prepared = zeros(lambda batch: problem.preprocess(batch, root, True), batches[0])
-    variables = zeros(problem.model.init, root, prepared)
-    get_inputs = jax.jit(lambda batch: problem.preprocess(batch, root, False)["x"])  # not augmented
-    positions, labels, utterances = [], [], []
+    located = []
     for batch in batches:
-        located, mask = jax.device_get(jax.jit(locate)(batch))
-        shape = np.broadcast_shapes(*map(np.shape, located))
-        inputs = content_ids(np.asarray(get_inputs(batch)), shape, branch.name)
-        label = {**problem.label(batch), "content": inputs}
+        positions, mask, x = jax.device_get(locate(batch))
+        shape = np.broadcast_shapes(*map(np.shape, positions))
+        label = {**problem.label(batch), "content": content_ids(x, shape, branch.name)}
         utterance = batch.get("utterance", batch["sequence"])  # windows may share an utterance
-        utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
+        utterance = utterance.reshape(-1, *(1,) * (np.ndim(positions.time) - 1))
+        given = positions, label, utterance
         if mask is not None:  # skip padding
+            given = jax.tree.map(lambda x, mask=mask: np.broadcast_to(x, mask.shape)[mask], given)
+        located.append(given)
 
-            def keep(x, mask=mask):
-                return np.broadcast_to(x, mask.shape)[mask]
-
-            located, label, utterance = jax.tree.map(keep, (located, label, utterance))
-        positions.append(located)
-        labels.append(label)
-        utterances.append(utterance)
-
+    positions, labels, utterances = map(list, zip(*located, strict=True))
     rows = []
     for name in [name for name in labels[0] if all(name in label for label in labels)]:
         found = negatives.audit_rule(

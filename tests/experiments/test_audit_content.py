@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from cpc.negatives import audit_rule, batch
-from cpc.types import Position
 from experiments.training import audit
 from tests.experiments.test_text import problem_of, tiny
 
@@ -59,11 +57,3 @@ def test_content_ids_follow_the_direction():
     assert (ids[1, 0, 2], len(np.unique(ids))) == (ids[0, 1, 0], 17)
     # Inputs of another length have no id.
     assert (audit.content_ids(np.zeros((3, 2)), (3, 4), "forward") == -1).all()
-
-
-def test_anchors_with_false_negatives_are_counted():
-    labels = np.array([[0, 1, 0, 2]])
-    rows = audit_rule(batch, Position.grid(1, 4), [1], labels=labels)
-    found = {row.name: row.value for row in rows}
-    assert found["anchors_with_false_negatives"] == pytest.approx(1 / 3)
-    assert found["false_negatives"] == pytest.approx(1 / 9)

@@ -176,15 +176,10 @@ def test_blocks_have_no_effect():
 
 
 def test_number_of_drawn_negatives():
-    options = {"sampler": negatives.uniform_subset(5), "rng": jax.random.PRNGKey(0)}
-
-    @jax.jit
-    def sums(z, p):
-        args = CPCOutputs(z, z, p), POSITIONS, negatives.batch
-        return acpc_loss(*args, num_frames=F, **options)[1]
-
-    found = sums(*make_outputs())
-    np.testing.assert_allclose(found.n / found.anchors, 6, rtol=1e-6)
+    rule, positions = place("batch")
+    options = (("sampler", negatives.uniform_subset(5)),)
+    (_, (sums, _)), _ = run(*make_outputs(), positions, ALL, rule=rule, options=options)
+    np.testing.assert_allclose(sums.n / sums.anchors, 6, rtol=1e-6)
 
 
 def test_half_precision_is_summed_in_float32():

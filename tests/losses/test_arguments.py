@@ -58,13 +58,6 @@ def test_batch_without_positives_is_rejected():
             loss(*[outputs_of(1).z[0]] * 2, FLAT, FLAT, negatives.batch, 5)
 
 
-def test_sup_con_with_one_group_is_rejected():
-    args = outputs_of(3), Position.grid(3, 5, group=np.zeros(3, int)), negatives.excluding_sequence
-    with pytest.raises(UserError, match="no anchor has a negative"):
-        losses.cpc_loss(*args, loss=losses.sup_con)
-    jax.eval_shape(lambda: losses.cpc_loss(*args))
-
-
 def test_traced_batch_without_negatives_is_nan():
     """Within a group negatives may be missing by chance, which gives 0."""
 
@@ -79,6 +72,8 @@ def test_traced_batch_without_negatives_is_nan():
     )
     positions = Position.grid(3, 5, group=np.zeros(3, int))
     assert float(jax.jit(of_group)(outputs_of(3), positions)[0]) == 0.0
+    with pytest.raises(UserError, match="no anchor has a negative"):
+        of_group(outputs_of(3), positions)
 
 
 def test_padded_batch_without_negatives_is_zero():

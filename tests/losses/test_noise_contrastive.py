@@ -120,15 +120,11 @@ def cosines(seed, m=4, n=6):
     return *(jnp.asarray(x, jnp.float32) for x in arrays), where
 
 
-def test_prior_of_zero_is_info_nce():
-    rows = cosines(0)
+def test_debiased_loss_with_more_positive_draws_and_without_prior():
+    positive, negatives, where = rows = cosines(2)
     for tau in (0.07, 0.5):
         loss = debiased(*rows, prior=0, temperature=tau)
         np.testing.assert_allclose(loss, info_nce(*rows, temperature=tau), rtol=1e-5, atol=1e-6)
-
-
-def test_debiased_loss_with_more_positive_draws():
-    positive, negatives, where = cosines(2)
     extra = jnp.asarray(np.random.default_rng(3).uniform(-1, 0, (4, 2)), jnp.float32)
     of = functools.partial(debiased, positive, negatives, where, prior=0.2, temperature=0.5)
     of_draws = jax.jit(lambda: [of(extra_positives=x) for x in (extra, positive[:, None], None)])

@@ -13,7 +13,7 @@ from cpc import losses, negatives
 from cpc.losses import cpc_loss, info_nce, sigmoid, streaming_info_nce, streaming_symmetric_info_nce
 from cpc.losses.tiles import block_size, num_columns
 from cpc.types import CPCOutputs, Position, UserError
-from tests.losses.any_rule import any_rule, with_index
+from tests.losses.any_rule import any_rule, assert_same, with_index
 
 
 def naive(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where=None):
@@ -40,6 +40,10 @@ def naive(q, k, anchors, candidates, rule, offset, g, temperature=1.0, where=Non
     )  # fmt: skip
 
 
+def one_sided(anchor, candidate, offset):
+    return (anchor.lane <= candidate.lane) & (anchor.time + 2 * offset != candidate.time)
+
+
 RULES = {
     "batch": negatives.batch,
     "excluding_sequence": negatives.excluding_sequence,
@@ -50,6 +54,7 @@ RULES = {
     "within_shards": negatives.within_shards(2, 4),
     "joined": negatives.same_group & negatives.excluding_sequence,
     "careless": lambda anchor, candidate, offset: anchor.lane >= candidate.lane * 0,
+    "one-sided": one_sided,
 }
 #: The loss excludes the positive, not this function.
 ANY = any_rule(list(RULES.values())).allows
@@ -179,10 +184,6 @@ def test_equal_keys_tie_in_tiles_of_any_size(columns):
     np.testing.assert_array_equal(standing.wins, 299 / 2)
 
 
-def one_sided(anchor, candidate, offset):
-    return (anchor.lane <= candidate.lane) & (anchor.time + 2 * offset != candidate.time)
-
-
 def test_both_directions_equal_two_calls():
     """With an asymmetric rule, weights, a temperature and masked positions."""
     q, k, positions, g = example(9)
@@ -190,26 +191,21 @@ def test_both_directions_equal_two_calls():
     where = jnp.arange(len(q)) % 7 > 0, jnp.arange(len(k)) % 5 > 0
 
     @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
     def both(q, k, tau):
-        def total(q, k, tau):
-            here, there = streaming_symmetric_info_nce(
-                q, k, *positions, one_sided, 1, temperature=tau, block=8,
-                where_anchors=where[0], where_candidates=where[1],
-            )  # fmt: skip
-            return (g * here[0]).sum() + (h * there[0]).sum(), (here, there)
+        here, there = streaming_symmetric_info_nce(
+            q, k, *positions, one_sided, 1, temperature=tau, block=8,
+            where_anchors=where[0], where_candidates=where[1],
+        )  # fmt: skip
+        return (g * here[0]).sum() + (h * there[0]).sum(), (here, there)
 
-        return jax.grad(total, (0, 1, 2), has_aux=True)(q, k, tau)
-
-    gradients, (here, there) = both(q, k, 0.5)
-    wheres = {"where": where}, {"where": where[::-1]}
-    first = naive(q, k, *positions, one_sided, 1, g, 0.5, **wheres[0])
-    second = naive(k, q, *positions[::-1], one_sided, -1, h, 0.5, **wheres[1])
-    first.dqueries, first.dkeys = first.dqueries + second.dkeys, first.dkeys + second.dqueries
-    second.dqueries, second.dkeys = first.dkeys, first.dqueries
-    check((*here, gradients), first)
-    check((*there, gradients[1::-1]), second)
-    slope = -(q * first.dqueries).sum() / 0.5
-    assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
+    gradients, found = both(q, k, 0.5)
+    *first, slopes = run(q, k, positions, g, 0.5, "one-sided", 1, where, block=8)
+    *second, (dk, dq, dtau) = run(
+        k, q, positions[::-1], h, 0.5, "one-sided", -1, where[::-1], block=8
+    )
+    assert_same(found, (first, second))
+    assert_same(gradients, jax.tree.map(jnp.add, slopes, (dq, dk, dtau)), atol=2e-5)
 
 
 def test_forward_pass_computes_no_gradients():

@@ -58,7 +58,7 @@ def test_audit_rule_equals_loops():
     def rule(anchor, candidate, offset):
         return (candidate.time * 3 + candidate.sequence + anchor.time + offset) % 4 > 1
 
-    used, hits, same, known, own, pairs, chance = [], 0, 0, 0, 0, 0, 0
+    used, hits, same, known, own, pairs, chance, with_same, labelled = [], *[0] * 8
     for k in offsets:
         for i, u in np.ndindex(b, t - k):
             target = labels[i, u + k]
@@ -68,7 +68,8 @@ def test_audit_rule_equals_loops():
             own += sum(utterances[j, 0] == utterances[i, 0] for j, _ in mine)
             if target >= 0:
                 known += sum(labels[place] >= 0 for place in mine)
-                same += sum(labels[place] == target for place in mine)
+                false = sum(labels[place] == target for place in mine)
+                same, with_same, labelled = same + false, with_same + (false > 0), labelled + 1
                 pairs += (labels >= 0).sum()
                 chance += (labels == target).sum()
     got = numbers(audit_rule(rule, windows(b, t), offsets, labels=labels, utterances=utterances))
@@ -81,6 +82,7 @@ def test_audit_rule_equals_loops():
         "accidental_hits": hits / 18,
         "false_negatives": same / known,
         "false_negatives_predicted": chance / pairs,
+        "anchors_with_false_negatives": with_same / labelled,
         "same_utterance": own / sum(used),
         "effective_negatives": np.mean(used),
         "weight_entropy": np.mean(np.log(used)),
@@ -89,6 +91,7 @@ def test_audit_rule_equals_loops():
     for name, value in expected.items():
         assert got[name] == pytest.approx(value, rel=1e-5), name
     assert 0 < hits < 18
+    assert 0 < with_same < labelled
     assert "accidental_hits_predicted" not in got
 
 
@@ -162,7 +165,7 @@ def test_batches_are_averaged():
     assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
 
 
-def test_many_anchors_are_sampled_in_blocks(monkeypatch):
+def test_many_anchors_are_sampled_in_blocks():
     seen = []
 
     def scores(batch, anchors, offset):
