@@ -74,9 +74,12 @@ def test_arrays_round_trip(tmp_path):
     path = tmp_path / "a.npz"
     files.write_arrays(path, x=np.arange(3), names=np.array(["a"]))
     assert files.read_arrays(path)["x"].tolist() == [0, 1, 2]
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 4] ^= 1
     np.save(tmp_path / "a.npy", np.zeros(3))  # not an archive
-    for content in (path.read_bytes()[:50], (tmp_path / "a.npy").read_bytes()):
-        path.write_bytes(content)
+    for damaged in (flipped, content[:50], (tmp_path / "a.npy").read_bytes()):
+        path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"a\.npz"):
             files.read_arrays(path)
 
@@ -105,10 +108,10 @@ def test_arrays_above_the_limit_are_rejected(tmp_path, monkeypatch):
         files.read_arrays(path)
 
 
-@pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36), (10, 44)])
+@pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36)])
 def test_arrays_with_wrong_claimed_size_are_rejected(tmp_path, claimed, size):
     write_inflating(tmp_path / "a.npz", claimed, size)
-    with pytest.raises(UserError, match="claims"):
+    with pytest.raises(UserError, match=r"a\.npz"):
         files.read_arrays(tmp_path / "a.npz")
 
 
