@@ -64,8 +64,7 @@ class _Watchdog:
         os.close(messages)
         self.state, self.longest, self.arrived = "busy 0", 0.0, math.inf
         self.all_waiting, self.is_leaving = threading.Event(), threading.Event()
-        self.heart = threading.Thread(target=self._send_heartbeats, daemon=True)
-        self.heart.start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -249,9 +248,7 @@ def leave_processes() -> None:
     """Report to the other processes that this process ends normally."""
     for watchdog in _watchdogs:
         watchdog.is_leaving.set()
-        watchdog.heart.join()
         watchdog.send("bye")
-        watchdog.program.stdin.close()
         watchdog.program.wait()
     _watchdogs.clear()
 
