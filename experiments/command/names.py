@@ -24,6 +24,12 @@ def near(path: pathlib.Path | str) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
+def read_configs() -> dict[str, str]:
+    """Return the source text of each config in configs/ by name."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(CONFIGS.glob("*.py"))}
+    return {name: text for name, text in texts.items() if "\ndef get_config(" in text}
+
+
 def find_configs(arguments: Sequence[str]) -> list[str]:
     """Replace the name of a config after --config with the path of its file."""
     words = [*arguments]
@@ -50,13 +56,9 @@ def find_config(given: str) -> str:
     if not is_name and path.exists():
         check_file(path)
         return given
-    known = {
-        file.stem: file
-        for file in sorted(CONFIGS.glob("*.py"))
-        if "\ndef get_config(" in file.read_text(encoding="utf-8")
-    }
+    known = read_configs()
     if is_name and name in known:
-        return ":".join([near(known[name]), *argument])
+        return ":".join([near(CONFIGS / f"{name}.py"), *argument])
     likely = [path.stem] if path.stem in known else difflib.get_close_matches(path.stem, known, 1)
     if is_name:
         hint = f"did you mean {likely[0]}?" if likely else f"choose one of {', '.join(known)}"
