@@ -145,14 +145,3 @@ def test_weak_types_and_dtypes_do_not_retrace():
     assert len(traces) == 1
     assert state.extra["mean"].dtype == jnp.bfloat16
     assert float(state.metrics["count"]) == 9
-
-
-def test_compilation_cache_takes_small_programs(tmp_path, monkeypatch):
-    settings = {}
-    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-    train.enable_compilation_cache(tmp_path / "cache")
-    assert settings == {
-        "jax_compilation_cache_dir": str(tmp_path / "cache"),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
