@@ -15,11 +15,7 @@ CONFIGS = pathlib.Path(configs.__file__).resolve().parent
 
 
 def near(path: pathlib.Path | str) -> str:
-    """Return a path relative to the working directory, or unchanged if it is outside.
-
-    >>> near("/")
-    '/'
-    """
+    """Return a path relative to the working directory, or unchanged if it is outside."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -43,13 +39,7 @@ def find_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def find_config(given: str) -> str:
-    """Return the path of a config given by name or path, keeping ":argument".
-
-    >>> pathlib.Path(find_config("audio_voices")).name
-    'audio_voices.py'
-    >>> find_config("own/config.py:large")
-    'own/config.py:large'
-    """
+    """Return the path of a config given by name or path, keeping ":argument"."""
     name, *argument = given.split(":", 1)
     path = pathlib.Path(name).expanduser()
     is_name = name == path.stem and not path.is_file()

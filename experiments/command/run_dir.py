@@ -27,7 +27,7 @@ from experiments.command.names import command_line
 #: File with the state of a run.
 STATE = "state.json"
 #: Files written before the data are read.
-BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, files.RUN_LOCK)
 
 #: File with the identity of the training and test data.
 MEMBERS = "data.json"
@@ -281,11 +281,7 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
 
 
 def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys in which two flat configs differ, each with a description.
-
-    >>> differences({"seed": 0, "optim.rate": 0.1}, {"seed": 1, "optim.rate": 0.1})
-    [('seed', 'seed was 0 and is 1')]
-    """
+    """Return the keys in which two flat configs differ, each with a description."""
     a, b = recorded, wanted
     return [
         (key, f"{key} was {a.get(key, 'absent')!r} and is {b.get(key, 'absent')!r}")
