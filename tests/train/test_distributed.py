@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -177,30 +176,14 @@ def test_local_launch_listens_only_on_loopback():
         assert server.getsockname()[0] in ("::", "0.0.0.0")
 
 
-@contextlib.contextmanager
-def serve_reply(reply):
-    def answer():
-        with contextlib.suppress(OSError):
-            while True:
-                with server.accept()[0] as connection:
-                    connection.recv(256)
-                    connection.sendall(reply)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=answer, daemon=True).start()
-        yield server.getsockname()[1]
-
-
-def test_foreign_server_is_not_joined(describe):
-    with serve_reply(b"go\n") as port:
-        describe(f"127.0.0.1:{port}", "2", "1")
-        with pytest.raises(UserError, match=r"no process 0 that takes process 1 .* within 0.3 s"):
-            join_processes(join_seconds=0.3)
-    end = watch.time.monotonic() + 5
-    with serve_reply(b"go 1\n") as port:
-        connection = watch.connect_to_first("127.0.0.1", port, 1, 2, end)
-        assert connection.gettimeout() is None
-        connection.close()
+def test_launch_of_another_size_is_not_joined():
+    with watch.listen("127.0.0.1", 0) as server, ThreadPoolExecutor() as pool:
+        port, now = server.getsockname()[1], watch.time.monotonic()
+        pool.submit(watch.call_roll, queue.SimpleQueue(), server, "here", 2, now + 5)
+        with pytest.raises(watch.Ended, match="no process 0 that takes process 1 of 3 answers at"):
+            watch.connect_to_first("127.0.0.1", port, 1, 3, now + 0.5)
+        with watch.connect_to_first("127.0.0.1", port, 1, 2, now + 5) as connection:
+            assert connection.gettimeout() is None
 
 
 def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
