@@ -150,13 +150,14 @@ def test_interrupted_evaluation_is_repeated_on_resume(tmp_path, stopped_at, best
     run = functools.partial(linear_run.run, num_steps=40, eval_every=5)
     whole = run(tmp_path / "whole", evaluate=evaluate)
     stopped = run(tmp_path / "parts", evaluate=interrupt_at(stopped_at, evaluate))
-    assert int(stopped.state.step) == stopped_at
+    assert kept("parts")[0][-1] == int(stopped.state.step) == stopped_at
     assert "SIGINT" in stopped.reason
     assert kept("whole") == (sorted({best, 30, 40}), best)
     for _ in range(2):  # the second time nothing is pending
         resumed = run(tmp_path / "parts", evaluate=evaluate)
         assert_same_state(whole.state, resumed.state)
         assert kept("parts") == kept("whole")
+        assert not list((tmp_path / "parts" / "checkpoints").glob("owed*"))
         assert untimed_records(tmp_path / "whole") == untimed_records(tmp_path / "parts")
 
 
