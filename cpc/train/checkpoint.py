@@ -74,8 +74,8 @@ class Checkpoints:
     def pending_evaluation(self, step: int | None) -> None:
         if step is not None:
             (self.directory / PENDING_EVAL).write_text(str(step))
-        elif self.pending_evaluation is not None:
-            (self.directory / PENDING_EVAL).unlink()
+        else:
+            (self.directory / PENDING_EVAL).unlink(missing_ok=True)
 
     def save(
         self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None
@@ -138,13 +138,10 @@ class Checkpoints:
                 structure. The error names the first leaf that differs.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
-        damaged = []
-        for step in steps:
-            restored = self._read(step, target)
-            if restored is not None:
-                self._set_aside(damaged)
+        for num_damaged, step in enumerate(steps):
+            if (restored := self._read(step, target)) is not None:
+                self._set_aside(steps[:num_damaged])
                 return restored
-            damaged.append(step)
         if steps:
             raise UserError(_all_damaged(self.directory, steps))
         return None
