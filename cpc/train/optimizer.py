@@ -243,10 +243,12 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
         return part, tuple(map(int, next(filter(None, numbers), ())))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        found = {place(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)} - {None}
-        depths, depth = {None: 0}, 0
+        places = {place(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)}
+        found = sorted((one for one in places if one), reverse=True)
+        depths: dict[Any, int] = {None: 0}
+        depth = 0
         for part in parts:
-            own = sorted((one for one in found if one[0] == part), reverse=True)
+            own = [one for one in found if one[0] == part]
             numbered = [one for one in own if one[1]] or own
             depths |= {one: depth + i for i, one in enumerate(numbered, start=1)}
             depths[part, ()] = depth + 1
