@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from cpc.types import ArrayLike, UserError
 
@@ -129,15 +128,6 @@ def advise(error: BaseException) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is in the way: choose another path"
     return "free some space or check the permissions"
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove temporary files of killed processes in a folder and its direct subfolders."""
-    for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
-        with contextlib.suppress(OSError):  # another process was faster
-            is_ours = re.search(r"\.\d+\.part$", part.name)  # unlike downloads
-            if is_ours and time.time() - part.stat().st_mtime > WRITING_SECONDS:
-                part.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -304,12 +294,7 @@ def _parse_record(line: str, is_sealed: bool) -> dict[str, Any] | None:
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file. If the content has a checksum, verify and remove it."""
-    try:
-        content = parse_json(read_text(path))
-        return unseal(content) if _was_sealed(content) else content
-    # Bad JSON and bad UTF-8 are both ValueErrors.
-    except (OSError, ValueError, RecursionError) as error:
-        raise _cannot_read(path, error) from error
+    return _read(path, lambda content: unseal(content) if _was_sealed(content) else content)
 
 
 def _was_sealed(content: Any) -> bool:
@@ -341,9 +326,13 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
     Raises UserError if the file is damaged or has no checksum.
     """
+    return _read(path, unseal)
+
+
+def _read(path: str | Path, verify: Callable[[Any], Any]) -> Any:
     try:
-        return unseal(parse_json(read_text(path)))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        return verify(parse_json(read_text(path)))
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # ValueError: also bad UTF-8
         raise _cannot_read(path, error) from error
 
 
@@ -367,27 +356,14 @@ def _cannot_read(path: str | Path, error: Exception) -> UserError:
 
 
 def _check_archive(path: Path) -> None:
-    # Only headers are decompressed, so that a small file cannot fill the memory.
-    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
+    """Check sizes and checksums before arrays are made, as a small file could fill the memory."""
+    limit = max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     with zipfile.ZipFile(path) as archive:
-        for entry in archive.infolist():
-            with archive.open(entry) as stream:
-                version = npy.read_magic(stream)
-                if version not in headers:
-                    raise ValueError(f"{entry.filename} has the unknown .npy version {version}")
-                shape, _, dtype = headers[version](stream)
-                header = stream.tell()
-            claimed = header + math.prod(shape) * dtype.itemsize
-            # The compression ratio of deflate is at most 1032.
-            possible = min(entry.file_size, 1032 * entry.compress_size + header)
-            if min(shape, default=0) < 0 or not claimed == entry.file_size <= possible:
-                raise ValueError(
-                    f"{entry.filename} claims {claimed:,} bytes but contains {possible:,}"
-                )
-            total += claimed
-    if total > limit:
-        raise ValueError(f"its arrays would take {total:,} bytes, above the limit of {limit:,}")
+        total = sum(entry.file_size for entry in archive.infolist())
+        if total > limit:
+            raise ValueError(f"its arrays would take {total:,} bytes, above the limit of {limit:,}")
+        if name := archive.testzip():
+            raise ValueError(f"the checksum of {name} is wrong")
 
 
 def plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ from experiments.command import cli, lock
 from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import CARD, write_page
 
-NOT_PUSHED = [lock.LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
+NOT_PUSHED = [lock.RUN_LOCK, "log*.txt", "state.json", "*.part", ".cache/*"]
 #: Files of a run directory. Since * also matches /, each pattern fixes a name or suffix.
 PULLED = [
     "metrics.jsonl", "skipped.txt", "vectors.txt", "vocabulary.tsv",

@@ -70,17 +70,6 @@ def test_json_has_plain_values(tmp_path):
     assert files.flatten({"a": {"b": 1}}, "/") == {"a/b": 1}
 
 
-def test_arrays_round_trip(tmp_path):
-    path = tmp_path / "a.npz"
-    files.write_arrays(path, x=np.arange(3), names=np.array(["a"]))
-    assert files.read_arrays(path)["x"].tolist() == [0, 1, 2]
-    np.save(tmp_path / "a.npy", np.zeros(3))  # not an archive
-    for content in (path.read_bytes()[:50], (tmp_path / "a.npy").read_bytes()):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=r"a\.npz"):
-            files.read_arrays(path)
-
-
 def write_inflating(path, claimed, size, number=1):
     """Write zeros whose header claims `claimed` float32 values, with `size` bytes of data."""
     header = repr({"descr": "<f4", "fortran_order": False, "shape": (claimed,)}).encode()
@@ -90,6 +79,21 @@ def write_inflating(path, claimed, size, number=1):
             with archive.open(f"{i}.npy", "w") as entry:
                 entry.write(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
                 entry.write(bytes(size))
+
+
+def test_arrays_round_trip(tmp_path):
+    path = tmp_path / "a.npz"
+    files.write_arrays(path, x=np.arange(3), names=np.array(["a"]))
+    assert files.read_arrays(path)["x"].tolist() == [0, 1, 2]
+    cut = path.read_bytes()[:50]
+    np.save(tmp_path / "a.npy", np.zeros(3))  # not an archive
+    np.savez(path, x=np.arange(3000))
+    shorter = path.read_bytes().replace(b"(3000,)", b"(2000,)")  # a flipped bit in a header
+    write_inflating(path, 10**12, 40)
+    for content in (path.read_bytes(), cut, shorter, (tmp_path / "a.npy").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.npz"):
+            files.read_arrays(path)
 
 
 def test_arrays_above_the_limit_are_rejected(tmp_path, monkeypatch):
@@ -103,13 +107,6 @@ def test_arrays_above_the_limit_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_INFLATION", 10_000)  # large files may exceed it
     with pytest.raises(pytest.fail.Exception, match="decompressed"):
         files.read_arrays(path)
-
-
-@pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36), (10, 44)])
-def test_arrays_with_wrong_claimed_size_are_rejected(tmp_path, claimed, size):
-    write_inflating(tmp_path / "a.npz", claimed, size)
-    with pytest.raises(UserError, match="claims"):
-        files.read_arrays(tmp_path / "a.npz")
 
 
 def test_fifos_are_not_opened(tmp_path):

@@ -74,8 +74,8 @@ class Checkpoints:
     def pending_evaluation(self, step: int | None) -> None:
         if step is not None:
             (self.directory / PENDING_EVAL).write_text(str(step))
-        elif self.pending_evaluation is not None:
-            (self.directory / PENDING_EVAL).unlink()
+        else:
+            (self.directory / PENDING_EVAL).unlink(missing_ok=True)
 
     def save(
         self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None
@@ -90,19 +90,19 @@ class Checkpoints:
         Raises:
             UserError: this or the previous save failed, for example because the disk is full.
         """
+        metric = float(metric) if metric is not None and np.isfinite(metric) else None
         if self.latest_step is not None and step <= self.latest_step:
-            if step == self.latest_step and metric is not None and np.isfinite(metric):
-                self._add_metric(step, float(metric))
+            if step == self.latest_step and metric is not None and step not in self._metrics:
+                self._add_metric(step, metric)
             return
         arrays = _without_keys(state)
-        if metric is not None and np.isfinite(metric):
-            self._metrics[step] = float(metric)
+        if metric is not None:
+            self._metrics[step] = metric
         leaves = {  # crc32 is None for arrays sharded over processes
             name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
             for name, leaf in named_leaves(arrays)
         }
-        meta = {"leaves": leaves, "metadata": metadata}
-        meta = seal({**meta, "metric": self._metrics.get(step)})
+        meta = seal({"leaves": leaves, "metadata": metadata, "metric": metric})
         self.wait()  # so that a failure of the previous save is reported with the right step
         self._last_saved = step
         with self._writing():
@@ -115,8 +115,6 @@ class Checkpoints:
 
     def _add_metric(self, step: int, metric: float) -> None:
         """Add a metric to a checkpoint, and delete checkpoints that are no longer kept."""
-        if step in self._metrics:
-            return
         self.wait()
         self._metrics[step], self._last_saved = metric, step
         with self._writing():
@@ -140,13 +138,10 @@ class Checkpoints:
                 structure. The error names the first leaf that differs.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
-        damaged = []
-        for step in steps:
-            restored = self._read(step, target)
-            if restored is not None:
-                self._set_aside(damaged)
+        for num_damaged, step in enumerate(steps):
+            if (restored := self._read(step, target)) is not None:
+                self._set_aside(steps[:num_damaged])
                 return restored
-            damaged.append(step)
         if steps:
             raise UserError(_all_damaged(self.directory, steps))
         return None
@@ -331,12 +326,16 @@ def _steps(path: pathlib.Path) -> list[int]:
 
 def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]:
     meta = _read_meta(path)
-    wanted = _nest(meta["leaves"], ("params", "extra", "ema"))
-    types = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
     with ocp.PyTreeCheckpointer() as reader:
+        tree = reader.metadata(path / "state").item_metadata.tree  # of dicts and lists
+        saved = {root: tree[root] for root in ("params", "extra", "ema") if root in tree}
+        wanted = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
+        types = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=types, partial_restore=True)
         arrays = reader.restore(path / "state", args=args)
-    _check_sums(arrays, meta["leaves"])
+    roots = tuple(f"{root}/" for root in saved)
+    leaves = {name: leaf for name, leaf in meta["leaves"].items() if name.startswith(roots)}
+    _check_sums(arrays, leaves)
     return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"]
 
 
@@ -393,8 +392,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _check_sums(arrays: PyTree, leaves: Leaves) -> None:
-    for name, leaf in named_leaves(arrays):
-        if leaves[name]["crc32"] not in (None, _crc32(leaf)):
+    found = dict(named_leaves(arrays))
+    for name, leaf in leaves.items():
+        if leaf["crc32"] not in (None, _crc32(found[name])):
             raise ValueError(f"the checksum of {name} is wrong")
 
 
@@ -408,29 +408,6 @@ def _check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> No
                 f"{wanted.get(name, 'absent')} here): use the config of the checkpoint, or another "
                 "work directory"
             )
-
-
-def _nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees under `roots` from leaf paths. Nodes are dicts and lists."""
-    tree: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        *parents, last = name.split("/")
-        if parents and parents[0] in roots:
-            node = tree
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
-    return {root: _convert_lists(branch) for root, branch in tree.items()}
-
-
-def _convert_lists(tree: Any) -> Any:
-    """Convert dicts with keys "0", "1", ... to lists."""
-    if not isinstance(tree, dict):
-        return tree
-    branches = {name: _convert_lists(branch) for name, branch in tree.items()}
-    if branches and sorted(branches) == sorted(map(str, range(len(branches)))):
-        return [branches[str(i)] for i in range(len(branches))]
-    return branches
 
 
 def _crc32(leaf: Any) -> int | None:

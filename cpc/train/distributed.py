@@ -26,7 +26,7 @@ LOST = 3
 SILENCE_SECONDS = 30.0
 #: Time that an error is delayed, so that the watchdog can report a lost process as its cause.
 VERDICT_SECONDS = 5.0
-VARIABLES = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 class Cluster(NamedTuple):
@@ -64,8 +64,7 @@ class _Watchdog:
         os.close(messages)
         self.state, self.longest, self.arrived = "busy 0", 0.0, math.inf
         self.all_waiting, self.is_leaving = threading.Event(), threading.Event()
-        self.heart = threading.Thread(target=self._send_heartbeats, daemon=True)
-        self.heart.start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -102,28 +101,24 @@ def find_cluster() -> Cluster | None:
     A cluster is configured by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or
     detected by JAX, which supports Slurm, Open MPI, TPU pods and Kubernetes.
     """
-    address, local = os.environ.get("JAX_COORDINATOR_ADDRESS"), None
-    number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
+    texts = [os.environ.get(name) for name in VARIABLES]
+    wrong = UserError(
+        f"{', '.join(VARIABLES)} must be host:port, a number of processes and an index below it "
+        f"(got {texts}): set all three or none in each process"
+    )
+    if any(text is not None and not text.isdecimal() for text in texts[1:]):
+        raise wrong
+    number, index = (None if text is None else int(text) for text in texts[1:])
+    address, local = texts[0], None
     if number != 1 and None in (address, number, index):
         address, number, index, local = _detect(address, number, index)
     if number == 1 or (address, number, index) == (None, None, None):
         return None
     if address is None or number is None or index is None:
-        raise UserError(f"only some of {VARIABLES} are set: set all three or none in each process")
-    if not 0 <= index < number:
-        raise UserError(f"JAX_PROCESS_ID must be between 0 and {number - 1} (got {index})")
-    if not re.fullmatch(r".+:\d+", address):
-        raise UserError(
-            f"JAX_COORDINATOR_ADDRESS must be host:port, e.g. node7:1234 (got {address!r})"
-        )
+        raise wrong
+    if index >= number or not re.fullmatch(r".+:\d+", address):
+        raise wrong
     return Cluster(address, number, index, None if local is None else list(local))
-
-
-def _read_number(name: str) -> int | None:
-    text = os.environ.get(name)
-    if text is not None and not text.isdecimal():
-        raise UserError(f"{name} must be a whole number (got {text!r})")
-    return None if text is None else int(text)
 
 
 def _detect(address, number, index):
@@ -138,7 +133,7 @@ def _detect(address, number, index):
             )
     except Exception as error:  # each cluster type raises its own errors
         raise UserError(
-            f"the cluster of this process cannot be detected ({error}): set {VARIABLES}, or "
+            f"the cluster cannot be detected ({error}): set {', '.join(VARIABLES)}, or only "
             "JAX_NUM_PROCESSES=1 for a single process"
         ) from error
 
@@ -249,9 +244,7 @@ def leave_processes() -> None:
     """Report to the other processes that this process ends normally."""
     for watchdog in _watchdogs:
         watchdog.is_leaving.set()
-        watchdog.heart.join()
         watchdog.send("bye")
-        watchdog.program.stdin.close()
         watchdog.program.wait()
     _watchdogs.clear()
 

@@ -10,7 +10,6 @@ evaluation due at its step. If a signal interrupts the evaluation, it is marked 
 """
 
 import contextlib
-import functools
 import math
 import signal
 import threading
@@ -25,7 +24,7 @@ import numpy as np
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
 from cpc.train.metrics import Writer
-from cpc.train.step import TrainState, describe_failure, named_leaves, zeros_like_metrics
+from cpc.train.step import TrainState, describe_failure, named_leaves
 from cpc.types import Array, PyTree, UserError
 
 #: summarize(sums, step) -> numbers of a training record, from host sums since the last log.
@@ -173,12 +172,11 @@ def _evaluate_and_save(
             metric = record.get("loss", metric)
     except Stopped as stopped:
         cut_short = stop() or str(stopped)
-    is_cut_short = cut_short is not None
-    if checkpoint and is_cut_short:
-        checkpoint.pending_evaluation = step
-    if checkpoint and (saves or is_cut_short):
+        if checkpoint:
+            checkpoint.pending_evaluation = step
+    if checkpoint and (saves or cut_short is not None):
         checkpoint.save(step, state, dict(sinks.metadata or {}), metric)
-    if checkpoint and evaluate and not is_cut_short:
+    if checkpoint and evaluate and cut_short is None:
         checkpoint.pending_evaluation = None  # after `save`, so that no evaluation is lost
     return cut_short
 
@@ -201,27 +199,11 @@ class _Window(NamedTuple):
     cut_seconds: float
 
 
-@functools.lru_cache(maxsize=16)
-def _jit_zeros(
-    tree: Any, leaves: tuple[tuple[tuple[int, ...], jax.sharding.Sharding], ...]
-) -> Callable[[], PyTree]:
-    """Return a jitted function that makes zeros with the shapes and shardings of the sums.
-
-    Zeros with other shardings would make JAX compile the step again. The function is cached, so
-    that several calls of `fit` compile it once.
-    """
-    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in leaves]
-    shardings = tree.unflatten(sharding for _, sharding in leaves)
-    return jax.jit(lambda: zeros_like_metrics(tree.unflatten(shapes)), out_shardings=shardings)
-
-
 class _Windows:
     """A writer of the metrics that the device sums in a window, the steps between two logs."""
 
     def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
         self._summarize, self._writers = summarize, writers
-        leaves, tree = jax.tree.flatten(state.metrics)
-        self._zeros = _jit_zeros(tree, tuple((leaf.shape, leaf.sharding) for leaf in leaves))
         self._cut: _Window | None = None
         self.restart_clock(int(state.step))
 
@@ -234,7 +216,8 @@ class _Windows:
         """End a window by keeping its sums for `write`, and return the state with zero sums."""
         failure = jnp.copy(state.failure)
         self._cut = _Window(step, state.metrics, failure, time.perf_counter())
-        return state._replace(metrics=self._zeros())
+        # Not jitted, which keeps the shardings. With others, the step would be compiled again.
+        return state._replace(metrics=jax.tree.map(jnp.zeros_like, state.metrics))
 
     def write(self) -> Array | None:
         """Write the pending window, if any, and return the state's `failure` at its end."""

@@ -233,37 +233,27 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
 
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
         """Return a variable's submodule and layer numbers, or None if it is not in `parts`."""
-        names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
-        found = (
-            (i, part)
-            for i, name in enumerate(names)
-            for part in parts
-            if name == part or name.startswith(f"{part}_")
-        )
-        start, part = next(found, (0, None))
+        own, *below = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        part = next((part for part in parts if own == part or own.startswith(f"{part}_")), None)
         if part is None:
-            return None
-        if {"stem", "input"} & set(names[start + 1 :]):
+            return place(path[1:]) if below else None
+        if {"stem", "input"} & {*below}:
             return part, (-1,)
-        numbers = (re.findall(r"\d+", name) for name in names[start + 1 :])
+        numbers = (re.findall(r"\d+", name) for name in below)
         return part, tuple(map(int, next(filter(None, numbers), ())))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        places = [place(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-        depth, depths = 0, {}
+        places = {place(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)}
+        found = sorted((one for one in places if one), reverse=True)
+        depths: dict[Any, int] = {None: 0}
+        depth = 0
         for part in parts:
-            layers = sorted(
-                {found[1] for found in places if found and found[0] == part}, reverse=True
-            )
-            numbered = [layer for layer in layers if layer]
-            depths |= {(part, layer): depth + i for i, layer in enumerate(numbered, start=1)}
+            own = [one for one in found if one[0] == part]
+            numbered = [one for one in own if one[1]] or own
+            depths |= {one: depth + i for i, one in enumerate(numbered, start=1)}
             depths[part, ()] = depth + 1
-            depth += max(len(numbered), bool(layers))
-        leaves, tree = jax.tree.flatten(updates)
-        scaled = [
-            leaf if found is None else leaf * decay ** depths[found]
-            for leaf, found in zip(leaves, places, strict=True)
-        ]
-        return tree.unflatten(scaled), state
+            depth += len(numbered)
+        scale = lambda path, leaf: leaf * decay ** depths[place(path)]  # noqa: E731
+        return jax.tree_util.tree_map_with_path(scale, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

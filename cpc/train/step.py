@@ -59,9 +59,7 @@ def init_state(
     >>> sorted(state.metrics), state.failure.tolist()
     (['gradient_norm', 'loss', 'nonfinite', 'steps'], [-1, -1])
     """
-    clash = sorted(set(OWN_METRICS) & set(metrics_zeros))
-    if clash:
-        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
+    sums = {**metrics_zeros, **dict.fromkeys(OWN_METRICS, jnp.zeros(()))}
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=_fresh(params),
@@ -69,14 +67,9 @@ def init_state(
         extra=_fresh(extra),
         ema=_fresh(params) if ema else None,
         rng=_fresh(rng),
-        metrics=zeros_like_metrics({**metrics_zeros, **dict.fromkeys(OWN_METRICS, jnp.zeros(()))}),
+        metrics=jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), sums),
         failure=jnp.full((2,), -1, jnp.int32),
     )
-
-
-def zeros_like_metrics(metrics: PyTree) -> PyTree:
-    """Return a tree of float32 zeros with the shapes of the given arrays or shape structs."""
-    return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), metrics)
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
@@ -252,7 +245,7 @@ def make_row_step(
     are applied from the first step with a non-finite loss or gradient on.
     """
 
-    def update(rate, table, squares, ids, gradient):
+    def update(rate, table, ids, gradient, squares):
         if rule == "sgd":
             return _add_rows(table, ids, -rate * gradient), squares
         squares = _add_rows(squares, ids, jnp.square(gradient))
@@ -274,25 +267,18 @@ def make_row_step(
         # Zero the row gradients of a failed step rather than select tables, which would copy them.
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)
-        new, kept = {}, {}
-        for name, table in params["tables"].items():
-            old = state.opt_state["tables"].get(name)
-            new[name], kept[name] = update(rate, table, old, ids[name], gradients["tables"][name])
-        leaves, shape = jax.tree.flatten(params["dense"])
-        old = jax.tree.leaves(state.opt_state["dense"]) or [None] * len(leaves)
-        moved = [
-            update(rate, leaf, square, None, gradient)
-            for leaf, square, gradient in zip(
-                leaves, old, jax.tree.leaves(gradients["dense"]), strict=True
-            )
-        ]
-        dense, dense_squares = ([one[i] for one in moved] for i in (0, 1))
+        leaves, tree = jax.tree.flatten(params)
+        read = tree.flatten_up_to(
+            {"tables": ids, "dense": jax.tree.map(lambda _: None, params["dense"])}
+        )
+        squares = jax.tree.leaves(state.opt_state) or [None] * len(leaves)
+        columns = zip(leaves, read, jax.tree.leaves(gradients), squares, strict=True)
+        moved = [update(rate, *column) for column in columns]
+        new, squares = (tree.unflatten(column) for column in zip(*moved, strict=True))
         return after._replace(
-            params={"tables": new, "dense": jax.tree.unflatten(shape, dense)},
-            opt_state=state.opt_state
-            if rule == "sgd"
-            else {"tables": kept, "dense": jax.tree.unflatten(shape, dense_squares)},
-            extra=jax.tree.map(lambda n, o: jnp.where(healthy, n, o), extra, state.extra),
+            params=new,
+            opt_state=state.opt_state if rule == "sgd" else squares,
+            extra=_select(healthy, extra, state.extra),
         )
 
     return step

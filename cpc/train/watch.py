@@ -144,28 +144,24 @@ def name_processes(indices: list[int]) -> str:
 
 
 def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Describe the first process whose identity differs from process 0's, or return "".
-
-    >>> describe_difference({0: {"seed": 0}, 1: {"seed": 1}})[:66]
-    'process 1 of 2 differs from process 0 (seed: 0 there, 1 here); all'
-    """
+    """Describe the first process whose identity differs from process 0's, or return ""."""
     first = identities[0]
 
     def show(identity, name):
         return json.dumps(identity[name])[:MAX_VALUE] if name in identity else "absent"
 
     for index, own in sorted(identities.items()):
-        shown = [
-            f"{name}: {show(first, name)} there, {show(own, name)} here"
-            for name in sorted({*first, *own})
-            if first.get(name) != own.get(name)
-        ]
-        if more := len(shown[MAX_DIFFERENCES:]):
-            shown[MAX_DIFFERENCES:] = [f"and {more} more"]
-        if shown:
+        names = sorted(name for name in {*first, *own} if first.get(name) != own.get(name))
+        if names:
+            shown = "; ".join(
+                f"{name}: {show(first, name)} there, {show(own, name)} here"
+                for name in names[:MAX_DIFFERENCES]
+            )
+            num_more = len(names) - MAX_DIFFERENCES
+            more = f"; and {num_more} more" if num_more > 0 else ""
             return (
-                f"process {index} of {len(identities)} differs from process 0 ({'; '.join(shown)});"
-                " all end: start all of them with the same command, data and version"
+                f"process {index} of {len(identities)} differs from process 0 ({shown}{more}); all "
+                "end: start all of them with the same command, data and version"
             )
     return ""
 
@@ -194,14 +190,12 @@ def call_roll(
     """
     indices = {f"here {index} {number}": index for index in range(1, number)}
     present: dict[int, Peer] = {}
-    refused: set[Peer] = set()
     parent = os.getppid()
     server.settimeout(0.05)
     while len(present) < number - 1:
         if time.monotonic() > end or os.getppid() != parent:
             missing = name_processes([i for i in indices.values() if i not in present])
-            others = f" ({len(refused)} connections of something else)" if refused else ""
-            raise Ended(f"{missing} missing{others}: not all of {number} connected to {address}")
+            raise Ended(f"{missing} missing: not all of {number} connected to {address}")
         with contextlib.suppress(OSError):  # no connection, or already closed
             Peer(events, server.accept()[0])
         while not events.empty():
@@ -210,7 +204,6 @@ def call_roll(
             present = {index: other for index, other in present.items() if other is not peer}
             index = indices.get(line)
             if index is None or index in present:
-                refused |= {peer} if line else set()
                 peer.close()
             else:
                 peer.index, present[index] = index, peer
@@ -220,8 +213,7 @@ def call_roll(
 
 
 def connect_to_first(host: str, port: int, own: int, number: int, end: float) -> socket.socket:
-    """Return a connection to process 0. Raises Ended if process 0 does not answer before `end`."""
-    problem = f"no process 0 answers at {host}:{port}"
+    """Return a connection to process 0. Raises Ended if it does not take this process by `end`."""
     while time.monotonic() < end:
         with (
             contextlib.suppress(OSError),
@@ -233,12 +225,8 @@ def connect_to_first(host: str, port: int, own: int, number: int, end: float) ->
                 if lines.readline(64) == f"go {own}\n".encode():
                     connection.settimeout(None)
                     return connection.dup()  # stays open after `with`
-            problem = (
-                f"the server at {host}:{port} does not take this process {own} (it is another "
-                f"program, a launch of another size, or already has a process {own})"
-            )
         time.sleep(0.2)
-    raise Ended(problem)
+    raise Ended(f"no process 0 that takes process {own} of {number} answers at {host}:{port}")
 
 
 def watch(
@@ -253,11 +241,8 @@ def watch(
     last_sent, now = 0.0, float("-inf")
     try:
         while os.getppid() == parent:
-            timeout = min(1.0, interval)
             with contextlib.suppress(queue.Empty):
-                while True:
-                    take_line(*events.get(timeout=timeout), own, peers, number)
-                    timeout = 0.0
+                take_line(*events.get(timeout=min(1.0, interval)), own, peers, number)
             everyone = own, *peers.values()
             if own.index == 0:
                 compare_identities(everyone)

@@ -13,13 +13,11 @@ import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import Any, NoReturn
 
-import jax  # noqa: F401 (before jaxlib, or XLA logs its devices in each command)
 from absl import app, flags, logging
-from jaxlib import xla_client
 from ml_collections import config_flags
 
 from cpc.files import flatten
@@ -86,37 +84,27 @@ def run(
     getLogger("jax._src.xla_bridge").setLevel("WARNING")
     # Our image source reports oversized images itself.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        old = sys.stdout
-        sys.stdout = Output(old.buffer, old.encoding, old.errors, line_buffering=True)
+    if isinstance(old := sys.stdout, io.TextIOWrapper):
+        old.flush()
+        buffer = io.BufferedWriter(Output(old.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, old.encoding, old.errors, line_buffering=True)
     sys.unraisablehook = functools.partial(interrupt_again, report=sys.unraisablehook)
     app.run(lambda argv: _guard(main, argv[1:], takes_folders), flags_parser=_parse)
 
 
-class Output(io.TextIOWrapper):
+class Output(io.FileIO):
     """Standard output that is dropped with a warning if it fails, as when a disk is full."""
 
-    def write(self, text: str) -> int:
-        """Write `text`, or drop it after a failure."""
-        with self._drop_errors():
-            super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the buffer, or drop it after a failure."""
-        with self._drop_errors():
-            super().flush()
-
-    @contextlib.contextmanager
-    def _drop_errors(self) -> Iterator[None]:
+    def write(self, data: Any) -> int:
+        """Write `data`, or drop it after a failure."""
         try:
-            yield
+            return super().write(data)
         except BrokenPipeError:
             raise
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # drops the buffer as well
-            print(f"standard output failed ({error.strerror}): no further output",
-                  file=sys.stderr)  # fmt: skip
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            print(f"standard output failed ({error.strerror}): no further output", file=sys.stderr)
+            return len(data)
 
 
 def interrupt_again(late: Any, report: Callable[[Any], object]) -> None:
@@ -152,7 +140,6 @@ def _guard(main, words, takes_folders):
         fail(f"{words[0]!r} is not a flag: write flags with --{hint}; see --help")
     try:
         check_homes(words)
-        check_xla_flags()
         main(words) if takes_folders else main()
         leave_processes()
     except UserError as error:
@@ -209,28 +196,6 @@ def check_homes(words: Sequence[str] = ()) -> None:
                 ) from None
 
 
-def check_xla_flags() -> None:
-    """Check XLA_FLAGS in a child process, since XLA aborts its process at an unknown flag."""
-    if not os.environ.get("XLA_FLAGS"):
-        return
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writing, sys.stderr.fileno())
-        with contextlib.suppress(Exception):
-            xla_client.make_cpu_client()
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, errors="replace") as pipe:
-        output = pipe.read()
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        errors = [line.partition("] ")[2] for line in output.splitlines() if line[:1] in "EF"]
-        reason = next(filter(None, errors), "no reason given").rstrip(".")
-        raise UserError(
-            f"XLA rejects the environment variable XLA_FLAGS ({reason}): correct or unset it"
-        )
-
-
 def fail(sentence: str, status: int = 2) -> NoReturn:
     """Print an error to stderr and exit."""
     sys.stdout.flush()
@@ -249,20 +214,18 @@ def _parse(argv):
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.UnrecognizedFlagError as error:
-        known = flatten(_check_settings(argv) or {})
-        similar = suggest_key(known, error.flagname)
-        hint = f"; did you mean --config.{similar}?" if similar else ": see --help"
-        fail(f"the command has no flag --{error.flagname}{hint}")
-    except flags.Error as error:
-        _check_settings(argv)
-        fail(f"{error}; see --help")
     except SystemExit as error:
         if any(word.startswith(("--help", "-help", "--version", "--only_check")) for word in argv):
             raise
         fail(f"the config exits the program (status {error.code}): remove the call to exit")
     except Exception as error:  # a config file may run any Python
-        _check_settings(argv)
+        config = _check_settings(argv)
+        if isinstance(error, flags.UnrecognizedFlagError):
+            similar = suggest_key(flatten(config or {}), error.flagname)
+            hint = f"; did you mean --config.{similar}?" if similar else ": see --help"
+            fail(f"the command has no flag --{error.flagname}{hint}")
+        if isinstance(error, flags.Error):
+            fail(f"{error}; see --help")
         if isinstance(error, KeyError | AttributeError) and "get_config" in str(error):
             fail("the config file has no get_config(): define this function")
         # str() of a KeyError is a repr.

@@ -122,9 +122,6 @@ def suggest_key(known: Collection[str], name: str) -> str:
 
     The last parts of keys are compared first, so that the section may be missing or wrong.
 
-    >>> known = ["num_steps", "optim.learning_rate", "optim.clip_norm", "model.padding"]
-    >>> [suggest_key(known, name) for name in ("optim.lr", "optim.clip", "num_step", "model.foo")]
-    ['optim.learning_rate', 'optim.clip_norm', 'num_steps', '']
     >>> suggest_key(["evaluate.num_steps", "policy.epochs"], "epochs")  # preferred to synonyms
     'policy.epochs'
     """

@@ -71,10 +71,8 @@ def take_section() -> str | None:
 
 def find_configs() -> Iterator[tuple[str, str]]:
     """Yield the name and the first docstring line of each config."""
-    for file in sorted(names.CONFIGS.glob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if "\ndef get_config(" in text:
-            yield file.stem, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    for name, text in names.read_configs().items():
+        yield name, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 def write_pages(folder: str, known: Mapping[str, Keys]) -> None:

@@ -15,8 +15,6 @@ import psutil
 from cpc.files import RUN_LOCK, read_json, seal, try_lock
 from cpc.types import UserError
 
-#: File that a command locks and touches while it uses a directory. Contains its process id.
-LOCK = RUN_LOCK
 HEARTBEAT_SECONDS = 15.0
 #: A lock from another machine that is not touched for this long is stale.
 SILENCE_SECONDS = 45.0
@@ -29,7 +27,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     Some file systems have no locks or do not share locks between machines. The file therefore also
     contains its owner, which touches it regularly. A stale lock from another machine is replaced.
     """
-    path = folder / LOCK
+    path = folder / RUN_LOCK
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: remove this path")
     with path.open("a+", encoding="utf-8") as file:
@@ -55,7 +53,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 def is_held(folder: pathlib.Path) -> bool | None:
     """Return whether a process holds a run directory, or None if this machine cannot test it."""
     owner = _read_owner(folder)
-    if not (folder / LOCK).exists() or owner.get("host", platform.node()) != platform.node():
+    if not (folder / RUN_LOCK).exists() or owner.get("host", platform.node()) != platform.node():
         return None
     return _lives(owner)
 
@@ -79,7 +77,7 @@ def _describe_owner() -> dict[str, Any]:
 def _read_owner(folder: pathlib.Path) -> dict[str, Any]:
     """Return the owner of a lock, or {} if the lock was released or its file is damaged."""
     try:
-        found = read_json(folder / LOCK)
+        found = read_json(folder / RUN_LOCK)
     except UserError:
         return {}
     return found if isinstance(found, dict) and {"host", "pid", "started"} <= found.keys() else {}
@@ -98,10 +96,10 @@ def _holds(owner: dict[str, Any], folder: pathlib.Path, lacks_locks: bool) -> bo
         f"{folder} was last held by process {owner['pid']} on {owner['host']}: waiting "
         f"{SILENCE_SECONDS:.0f} s to see whether it still runs"
     )
-    first, end = (folder / LOCK).stat().st_mtime_ns, time.monotonic() + SILENCE_SECONDS
+    first, end = (folder / RUN_LOCK).stat().st_mtime_ns, time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < end:
         time.sleep(min(1.0, SILENCE_SECONDS / 10))
-        if (folder / LOCK).stat().st_mtime_ns != first:
+        if (folder / RUN_LOCK).stat().st_mtime_ns != first:
             return bool(_read_owner(folder))
     return False
 

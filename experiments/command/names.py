@@ -15,13 +15,15 @@ CONFIGS = pathlib.Path(configs.__file__).resolve().parent
 
 
 def near(path: pathlib.Path | str) -> str:
-    """Return a path relative to the working directory, or unchanged if it is outside.
-
-    >>> near("/")
-    '/'
-    """
+    """Return a path relative to the working directory, or unchanged if it is outside."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def read_configs() -> dict[str, str]:
+    """Return the source text of each config in configs/ by name."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(CONFIGS.glob("*.py"))}
+    return {name: text for name, text in texts.items() if "\ndef get_config(" in text}
 
 
 def find_configs(arguments: Sequence[str]) -> list[str]:
@@ -37,26 +39,16 @@ def find_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def find_config(given: str) -> str:
-    """Return the path of a config given by name or path, keeping ":argument".
-
-    >>> pathlib.Path(find_config("audio_voices")).name
-    'audio_voices.py'
-    >>> find_config("own/config.py:large")
-    'own/config.py:large'
-    """
+    """Return the path of a config given by name or path, keeping ":argument"."""
     name, *argument = given.split(":", 1)
     path = pathlib.Path(name).expanduser()
     is_name = name == path.stem and not path.is_file()
     if not is_name and path.exists():
         check_file(path)
         return given
-    known = {
-        file.stem: file
-        for file in sorted(CONFIGS.glob("*.py"))
-        if "\ndef get_config(" in file.read_text(encoding="utf-8")
-    }
+    known = read_configs()
     if is_name and name in known:
-        return ":".join([near(known[name]), *argument])
+        return ":".join([near(CONFIGS / f"{name}.py"), *argument])
     likely = [path.stem] if path.stem in known else difflib.get_close_matches(path.stem, known, 1)
     if is_name:
         hint = f"did you mean {likely[0]}?" if likely else f"choose one of {', '.join(known)}"

@@ -29,7 +29,7 @@ STATE = "state.json"
 #: Values in this file that describe the last step and evaluation.
 PROGRESS = ("step", "num_steps", "steps_per_second", "nats")
 #: Files written before the data are read.
-BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, lock.LOCK)
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", STATE, files.RUN_LOCK)
 
 #: File with the identity of the training and test data.
 MEMBERS = "data.json"
@@ -63,9 +63,7 @@ def open_run(
             is_begun = has_begun(path)
             resumes = is_begun and check_same_run(path, config)
             if is_first():
-                if resumes:
-                    files.remove_parts(path)
-                elif not is_begun:
+                if not is_begun:
                     remove_leftovers(path)
                 before = files.read_object(path / "environment.json", []) if resumes else None
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
@@ -283,11 +281,7 @@ def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> Non
 
 
 def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the keys in which two flat configs differ, each with a description.
-
-    >>> differences({"seed": 0, "optim.rate": 0.1}, {"seed": 1, "optim.rate": 0.1})
-    [('seed', 'seed was 0 and is 1')]
-    """
+    """Return the keys in which two flat configs differ, each with a description."""
     a, b = recorded, wanted
     return [
         (key, f"{key} was {a.get(key, 'absent')!r} and is {b.get(key, 'absent')!r}")

@@ -54,7 +54,8 @@ def test_all_configs_are_listed(tmp_path):
 @pytest.mark.parametrize(("name", "wanted"), [
     ("optim.lr", "optim.learning_rate"), ("optim.weight-decay", "optim.weight_decay"),
     ("epochs", "num_steps"), ("model.widht", "model.width"),
-    ("optm.learning_rate", "optim.learning_rate"), ("model.quux", ""),
+    ("optm.learning_rate", "optim.learning_rate"), ("model.quux", ""), ("num_step", "num_steps"),
+    ("optim.clip", "optim.clip_norm"),
 ])  # fmt: skip
 def test_similar_keys_are_suggested(name, wanted):
     assert suggest_key(flatten(audio.KEYS), name) == wanted

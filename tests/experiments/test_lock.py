@@ -45,11 +45,11 @@ def test_second_process_is_rejected_with_the_holder(tmp_path, holder):
     assert lock.is_held(tmp_path) is False
     with lock.hold(tmp_path):  # the lock of a dead process is free
         assert lock.is_held(tmp_path)
-    assert (tmp_path / lock.LOCK).read_text() == ""
+    assert (tmp_path / lock.RUN_LOCK).read_text() == ""
 
 
 def write_lock(folder, host, pid=1, started=0.0, **job):
-    (folder / lock.LOCK).write_text(
+    (folder / lock.RUN_LOCK).write_text(
         json.dumps(seal({"host": host, "pid": pid, "started": started, **job}))
     )
 
@@ -72,7 +72,7 @@ def test_lock_with_heartbeat_from_another_machine_is_held(tmp_path, monkeypatch)
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.2)
     write_lock(tmp_path, "elsewhere", 7)
     done = threading.Event()
-    thread = threading.Thread(target=lock._beat, args=(tmp_path / lock.LOCK, done))
+    thread = threading.Thread(target=lock._beat, args=(tmp_path / lock.RUN_LOCK, done))
     thread.start()
     with pytest.raises(UserError, match="in use by process 7 on elsewhere"), lock.hold(tmp_path):
         pass
@@ -98,10 +98,10 @@ def test_recorded_process_counts_without_file_locks(tmp_path, monkeypatch):
 
 def test_damaged_locks_are_free_and_holders_send_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
-    (tmp_path / lock.LOCK).write_bytes(b"\xff{")
+    (tmp_path / lock.RUN_LOCK).write_bytes(b"\xff{")
     assert lock.is_held(tmp_path) is False
     with lock.hold(tmp_path):
         assert lock.is_held(tmp_path)
-        first = (tmp_path / lock.LOCK).stat().st_mtime_ns
+        first = (tmp_path / lock.RUN_LOCK).stat().st_mtime_ns
         time.sleep(0.3)
-        assert (tmp_path / lock.LOCK).stat().st_mtime_ns > first
+        assert (tmp_path / lock.RUN_LOCK).stat().st_mtime_ns > first

@@ -42,18 +42,14 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 
 
 def test_command_continues_if_stdout_is_full(capfd):
-    number = os.open("/dev/full", os.O_WRONLY)
-    output = cli.Output(os.fdopen(number, "wb"), line_buffering=True)
-    for i in range(3):
-        print(f"line {i}", file=output, flush=True)
-    output.close()
+    with cli.Output(os.open("/dev/full", os.O_WRONLY), "w") as output:
+        for _ in range(3):
+            assert output.write(b"line") == 4
     assert capfd.readouterr().err.count("No space left on device") == 1
     reading, writing = os.pipe()
     os.close(reading)
-    output = cli.Output(os.fdopen(writing, "wb", buffering=0), write_through=True)
-    with pytest.raises(BrokenPipeError):
-        print("line", file=output)
-    output.close()
+    with cli.Output(writing, "w") as output, pytest.raises(BrokenPipeError):
+        output.write(b"line")
 
 
 def test_unknown_user_home_is_reported(monkeypatch):
@@ -84,6 +80,6 @@ def test_names_that_are_not_utf8_are_rejected(tmp_path, monkeypatch):
 
 
 def test_fifo_as_lock_is_reported(tmp_path):
-    os.mkfifo(tmp_path / lock.LOCK)
+    os.mkfifo(tmp_path / lock.RUN_LOCK)
     with pytest.raises(UserError, match=r"run\.lock is not a regular file"), lock.hold(tmp_path):
         pass

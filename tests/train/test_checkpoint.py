@@ -205,6 +205,7 @@ def test_damaged_metric_keeps_the_checkpoint(tmp_path, text):
 
 
 def test_late_metric_of_a_pending_evaluation_is_kept(tmp_path):
+    """Saving an existing or older step changes nothing else."""
     save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 7.0, 9.0, None])
     assert steps_on_disk(tmp_path) == [1, 3, 4]
     with train.open_checkpoints(tmp_path) as checkpoint:
@@ -212,7 +213,9 @@ def test_late_metric_of_a_pending_evaluation_is_kept(tmp_path):
         checkpoint.save(4, make_state(), {}, float("nan"))
         checkpoint.save(4, make_state(), {}, 2.0)
         checkpoint.save(4, make_state(), {}, 9.0)  # already set
+        checkpoint.save(2, make_state(), {})
     assert steps_on_disk(tmp_path) == [3, 4]
+    assert restore(tmp_path)[0][1] == {"value": 4.0}
     assert train.best_step(tmp_path) == 4
     with train.open_checkpoints(tmp_path) as checkpoint:
         for step in (5, 6, 7):
@@ -231,15 +234,6 @@ def test_saved_state_may_be_donated_immediately(tmp_path):
         overwrite(state.params)
     kernel = train.restore_params(tmp_path)[0]["params"]["encoder"]["kernel"]
     np.testing.assert_array_equal(kernel, np.full((4, 4096), 5.0))
-
-
-def test_existing_or_older_steps_are_not_overwritten(tmp_path):
-    with train.open_checkpoints(tmp_path) as checkpoint:
-        checkpoint.save(5, make_state(5.0), {"value": 5})
-        checkpoint.save(4, make_state(4.0), {"value": 4})
-        checkpoint.save(5, make_state(6.0), {"value": 6})
-    assert steps_on_disk(tmp_path) == [5]
-    assert restore(tmp_path)[0][1] == {"value": 5}
 
 
 #: Save a state that fits on the disk and one that does not.

@@ -36,20 +36,6 @@ def test_equals_the_optax_optimizer(name, options, expected):
     assert float(rate(0)) == pytest.approx(0.1)
 
 
-def test_warm_up_and_cosine_schedule():
-    _, at_once = train.make_optimizer(learning_rate=0.8, warmup_steps=1, num_steps=12)
-    np.testing.assert_allclose([at_once(0), at_once(1)], 0.8)
-    _, rate = train.make_optimizer(
-        learning_rate=2.0, warmup_steps=10, num_steps=110, schedule="cosine"
-    )
-    rates = np.array([rate(step) for step in range(111)])
-    np.testing.assert_allclose(rates[:10], 2.0 * np.arange(1, 11) / 10, rtol=1e-6)
-    assert rates[10] == pytest.approx(2.0)
-    assert rates[60] == pytest.approx(1.0)
-    assert rates[110] == pytest.approx(0.0, abs=1e-6)
-    assert np.all(np.diff(rates[10:]) < 0)
-
-
 def test_returned_schedule_is_used():
     """Adam moves by the rate for any constant gradient."""
     tx, rate = train.make_optimizer(learning_rate=1.0, warmup_steps=4, num_steps=8)
