@@ -130,6 +130,15 @@ def advise(error: BaseException) -> str:
     return "free some space or check the permissions"
 
 
+def remove_parts(folder: Path) -> None:
+    """Remove temporary files of killed processes in a folder and its direct subfolders."""
+    for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
+        with contextlib.suppress(OSError):  # another process was faster
+            is_ours = re.search(r"\.\d+\.part$", part.name)  # unlike downloads
+            if is_ours and time.time() - part.stat().st_mtime > WRITING_SECONDS:
+                part.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder to disk, which makes renames in the folder durable."""
     with contextlib.suppress(OSError):  # not supported by some cluster file systems

@@ -63,7 +63,9 @@ def open_run(
             is_begun = has_begun(path)
             resumes = is_begun and check_same_run(path, config)
             if is_first():
-                if not is_begun:
+                if resumes:
+                    files.remove_parts(path)
+                elif not is_begun:
                     remove_leftovers(path)
                 before = files.read_object(path / "environment.json", []) if resumes else None
                 environment["id"] = (before or {}).get("id") or secrets.token_hex(8)

@@ -1,13 +1,14 @@
 """Run directories: config, checkpoints, locks, partial files and data identity."""
 
 import dataclasses
+import os
 import shutil
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import audio_synthetic
+from configs import audio_synthetic, audio_voices
 from configs import text as text_config
 from cpc.data import Images, Recordings
 from cpc.data.walk import walk_files
@@ -118,6 +119,30 @@ def test_directory_without_steps_may_be_reused(tmp_path):
     second = read_json(tmp_path / "environment.json")["id"]
     open_again(tmp_path, other)
     assert read_json(tmp_path / "environment.json")["id"] == second
+
+
+def test_start_removes_only_its_own_stale_partial_files(tmp_path):
+    old, deep, new = "scores.json.7.part", "probes/done.json.7.part", "scores.json.8.part"
+    users = "film.mkv.part", "downloads/film.part"
+    for name in (old, deep, new, *users):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{")
+        if name != new:
+            os.utime(tmp_path / name, (0, 0))
+
+    def left():
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
+
+    config = audio_synthetic.get_config()
+    with open_run(str(tmp_path), config, make_mesh(1)):
+        with pytest.raises(UserError, match="is in use by process"):
+            open_again(tmp_path, config)
+        assert left() == {old, deep, new, *users}, "the directory was not a run"
+    with pytest.raises(UserError, match="another config"):
+        open_again(tmp_path, audio_voices.get_config())
+    assert left() == {old, deep, new, *users}
+    open_again(tmp_path, audio_synthetic.get_config())
+    assert left() == {new, *users}
 
 
 def write_texts(folder):
