@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import EngFormatter
 
 from cpc.files import flatten
 from cpc.report.engine import Section, Table
@@ -79,8 +80,4 @@ def size_phrase(path: Path) -> str:
     """Format the size of a file or folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files if file.is_file())
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+    return EngFormatter("B", places=int(size >= 1e9))(size)

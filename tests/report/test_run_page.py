@@ -9,7 +9,7 @@ import pytest
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, closing_lines, score_section, sentences, write_report
+from cpc.report import Words, closing_lines, run_page, scores, sentences, write_report
 from cpc.report.engine import Section, cells, write_page
 from cpc.report.run_page import accuracy_figure, bound_figure, bound_section, curves_figure
 from cpc.report.scores import DIFFERENCE, all_scores, headlines, score_table
@@ -153,7 +153,7 @@ def test_tables_and_figures_of_images(images):
 
 def test_learning_curves(images):
     run = read_run(images)
-    (figure,) = score_section.curve_figures(last_scores(run.scores), IMAGES)
+    (figure,) = scores.curve_figures(last_scores(run.scores), IMAGES)
     (axes,) = axes_of([figure])
     assert figure.name == "curve_few_labels_shapes_image_accuracy"
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
@@ -165,7 +165,7 @@ def test_learning_curves(images):
     assert [float(line.get_xdata()[at]) for at in (0, -1)] == [600, 60_000]
     assert [float(line.get_ydata()[at]) for at in (0, -1)] == pytest.approx([72, 85])
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
-    (axes,) = axes_of(score_section.progress_figure(run.scores, IMAGES))
+    (axes,) = axes_of(scores.progress_figure(run.scores, IMAGES))
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert lines["CPC, z"] == [[0, 60], [250, 72.5], [500, 85.5]]
 
@@ -177,7 +177,7 @@ def test_each_data_set_unit_and_metric_has_a_learning_curve(images):
         for (unit, metric), n, data in itertools.product(asked, (100, 200), ("a/b", "../a_b"))
     ]
     write_scores(images, curve)
-    section = score_section.scores_section(read_run(images), IMAGES)
+    section = scores.scores_section(read_run(images).scores, IMAGES)
     drawn = [one.name for one in section.figures if one.name.startswith("curve_speakers")]
     assert len({*drawn}) == 6
     write_page(images, "curves", "", "", [section])
@@ -388,7 +388,7 @@ def test_console_table_fits_its_width(tmp_path):
     scores = [PHONES._replace(task="a long name of a task " * 3, features=name) for name in names]
     add_run(tmp_path, *scores)
     lines = closing_lines(tmp_path, Words(baselines=tuple(titles), titles=titles))
-    assert max(map(len, lines)) <= score_section.WIDTH
+    assert max(map(len, lines)) <= run_page.WIDTH
     assert {word for word in " ".join(lines).split() if word in "012"} == {*"012"}
 
 
