@@ -33,7 +33,6 @@ class Figure(NamedTuple):
     figure: "matplotlib.figure.Figure"
     title: str
     caption: str
-    """Explanation of how to read the figure."""
 
 
 class Table(NamedTuple):
@@ -44,8 +43,6 @@ class Table(NamedTuple):
     note: str = ""
     formats: Mapping[str, Format] = {}
     """Formats by column. Columns without a format are formatted by `show`."""
-    strong: Sequence[int] = ()
-    """Indices of highlighted rows."""
 
 
 class Sound(NamedTuple):
@@ -55,7 +52,6 @@ class Sound(NamedTuple):
     path: str
     """Path of the wav file, relative to the page."""
     content: bytes
-    """Content of the wav file."""
 
 
 class Section(NamedTuple):

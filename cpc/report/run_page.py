@@ -15,17 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from cpc import results
-from cpc.report import draw
-from cpc.report.engine import (
-    Figure,
-    Format,
-    Section,
-    Table,
-    cells,
-    show,
-    show_interval,
-    write_page,
-)
+from cpc.report import draw, engine
+from cpc.report.engine import Figure, Format, Section, Table, show, show_interval
 from cpc.report.provenance import provenance_section
 from cpc.report.scores import headlines, score_table, scores_section
 from cpc.report.sentences import harm_sentences, lost_sentences, reading_sentences, warnings
@@ -61,7 +52,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         Section("Health of the run", figures=[*spread_figure(run, words), *speed_figure(run)]),
         provenance_section(run, words),
     ]
-    return write_page(run.workdir, "report", run.name, subtitle(run), made)
+    return engine.write_page(run.workdir, "report", run.name, subtitle(run), made)
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
@@ -71,7 +62,7 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
     if not found:
         return []
     table = score_table(found, words)
-    rows = [[*table.frame.columns], *cells(table)]
+    rows = [[*table.frame.columns], *engine.cells(table)]
     said = [*harm_sentences(run, found, words), *lost_sentences(found, words)]
     wrapped = itertools.chain.from_iterable(textwrap.wrap(one, WIDTH) for one in said)
     return [*results.text_table([*wrap_rows(rows, WIDTH)]), *wrapped]

@@ -48,8 +48,7 @@ def score_groups(scores: Frame, words: Words) -> Groups:
     """Group scores by task, data and unit. Baselines come first, then learned features."""
 
     def place(row: Row) -> tuple:
-        method = list(METHODS).index(row.method) if row.method in METHODS else len(METHODS)
-        return method, feature_order(row.features, words)
+        return [*METHODS, row.method].index(row.method), feature_order(row.features, words)
 
     groups = {}
     for names, rows in scores.groupby(["task", "data", "unit"], sort=False):

@@ -15,16 +15,8 @@ from cpc.report.run_page import accuracy_figure, bound_figure, bound_section, cu
 from cpc.report.scores import DIFFERENCE, all_scores, headlines, score_table
 from cpc.results.run import last_scores, read_run
 from cpc.results.score import Outcomes, Score, write_scores
-from tests.fake_image_run import DIRECTIONS, write_fake_image_run
-from tests.fake_image_run import OFFSETS as ROWS_AHEAD
-from tests.fake_run import (
-    OFFSETS,
-    add_records,
-    draw_nothing,
-    fake_record,
-    remove_seals,
-    write_fake_run,
-)
+from tests import fake_image_run, fake_run
+from tests.fake_run import OFFSETS, add_records, draw_nothing, fake_record, write_fake_run
 
 AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
 IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
@@ -56,7 +48,7 @@ def workdir(tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-    return write_fake_image_run(tmp_path / "run")
+    return fake_image_run.write_fake_image_run(tmp_path / "run")
 
 
 def axes_of(figures):
@@ -92,7 +84,7 @@ def add_run(tmp_path, *scores):
 
 def rewrite_lines(workdir, lines):
     (workdir / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    remove_seals(workdir)
+    fake_run.remove_seals(workdir)
 
 
 def test_page_has_all_parts_and_is_reproducible(finished):
@@ -141,11 +133,11 @@ def test_tables_and_figures_of_images(images):
     assert rows["classes, shapes"][DIFFERENCE] == "+3.2 (+2.2 to +4.2)"
     assert rows["few labels, shapes, 600 labels, frozen"]["CPC"] == "72.0"
     panels = axes_of(bound_figure(run, IMAGES))
-    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
-        f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
-    ]
+    titles = itertools.product(("batch", "one per sequence"), fake_image_run.DIRECTIONS)
+    drawn = [axes.get_title(loc="left").split(":")[0] for axes in panels]
+    assert drawn == [f"{rule}, {direction}" for rule, direction in titles]
     (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
-    assert ceiling.get_xdata().tolist() == ROWS_AHEAD
+    assert ceiling.get_xdata().tolist() == fake_image_run.OFFSETS
     top1, _ = axes_of(accuracy_figure(run, IMAGES))
     assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
     assert top1.get_xlabel() == "offset k (rows ahead)"
@@ -305,17 +297,14 @@ def test_difference_is_from_the_strongest_other_score(tmp_path, higher, kind):
 
 
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
-    def number_of_sentences():
-        return len(summary(read_run(workdir)))
-
-    before, said = number_of_sentences(), []
+    before, said = summary(read_run(workdir)), []
     for nats in (9.0, 0.5):
         truth = {"offsets": OFFSETS, "mutual_information": [nats] * 12}
         (workdir / "truth.json").write_text(json.dumps(truth))
         said += [one for one in summary(read_run(workdir)) if "exact" in one]
     kept, broken = said
     assert kept != broken
-    assert number_of_sentences() == before + 1
+    assert len(summary(read_run(workdir))) == len(before) + 1
     flat = fake_record(600, "batch", False, 1024, 4.0, np.random.default_rng(0))
     add_records(workdir, flat | {"std_c": 1e-7, "rank_c": 1.0})
     assert any("1e-07" in one for one in summary(read_run(workdir)))
