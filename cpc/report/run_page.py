@@ -237,7 +237,7 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
         "log N": (rows.log_n, ".2f"),
         "loss": (rows.offset_loss, ".3f"),
         "log N − L": (rows.bound, ".3f"),
-        "95 % interval": (interval, lambda ends: show_interval(*ends, ".3f")),
+        "95 % interval": (interval, lambda ends: show_interval(ends[0], ends[1], ".3f")),
         "top-1 %": (100 * rows.acc_top1, ".1f"),
         "chance %": (100 / rows.n.where(rows.n > 0), ".2g"),
         "pairwise %": (100 * rows.acc_pairwise, ".1f"),

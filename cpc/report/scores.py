@@ -63,13 +63,11 @@ def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, 
     If `curves` is true, the groups contain only the scores of learning curves. Otherwise they
     contain only the other scores. A learning curve has scores for several known numbers of labels.
     """
-    return {
-        (*group, metric): part
-        for group, rows in score_groups(scores, words).items()
-        for metric, part in rows[(rows.num_train.notna() & is_curve(rows)) == curves].groupby(
-            "metric", sort=False
-        )
-    }
+    groups = {}
+    for group, rows in score_groups(scores, words).items():
+        rows = rows[(rows.num_train.notna() & is_curve(rows)) == curves]
+        groups |= {(*group, metric): part for metric, part in rows.groupby("metric", sort=False)}
+    return groups
 
 
 def is_curve(rows: Frame) -> bool:
