@@ -2,8 +2,8 @@
 
 On sequences (b, t, d), c_t only depends on z_1 .. z_t. A sequence can be processed in pieces:
 `advance(z, state)` continues from the `state` after the previous latents (None at the start) and
-returns the contexts of z and the next state. On images (b, i, j, d), c_ij depends on rows 1 .. i of
-the grid, and within these rows on all columns that the network's layers connect to column j.
+returns the contexts of z and the next state. On images (b, i, j, d), c_ij only depends on rows
+1 .. i of the grid.
 """
 
 import functools

@@ -145,10 +145,10 @@ class CPC(nn.Module):
         full = getattr(self, name)
         names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]
         for one in names:
-            shorter, own = full.upto(number, part_of(variables, one))
+            _, own = full.upto(number, part_of(variables, one))
             variables = with_part(variables, one, own)
         cuts = tuple(cut for cut in self.cuts if part == "c" or cut < number)
-        return self.clone(**{name: shorter}, cuts=cuts), variables
+        return self.clone(**{name: full.upto(number, {})[0]}, cuts=cuts), variables
 
     @property
     def is_bidirectional(self) -> bool:

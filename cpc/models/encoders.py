@@ -199,9 +199,8 @@ class ConvEncoder(ConvGeometry, nn.Module):
         if self.norm == "none":
             return y
         if self.norm == "batch":
-            return nn.BatchNorm(use_running_average=not train, momentum=0.9, **options)(
-                y, mask=mask
-            )
+            batch_norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, **options)
+            return batch_norm(y, mask=mask)
         groups = max(1, self.width // 32) if self.norm == "group" else 1
         return ChannelNorm(groups, self.norm == "channel", **options)(y)
 

@@ -7,7 +7,7 @@ samples that a latent depends on, and contexts continue from the state after the
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -24,6 +24,8 @@ CHUNK_SAMPLES = 480_000
 BATCH_SAMPLES = 1_920_000
 #: Smallest padded length of a signal, in samples.
 MIN_SAMPLES = 2560
+#: Array (s,) or (s, channels).
+Signal: TypeAlias = Float[np.ndarray, "..."]
 #: Features of one signal or image, by layer name.
 Features = dict[str, np.ndarray]
 
@@ -74,9 +76,7 @@ class Layers:
         is_causal = isinstance(self._module, CPC) and not self._module.is_bidirectional
         return is_causal or all(name.startswith("z") for name in self.names)
 
-    def embed_group(
-        self, signals: Sequence[Float[np.ndarray, "..."]], num_frames: int
-    ) -> list[Features]:
+    def embed_group(self, signals: Sequence[Signal], num_frames: int) -> list[Features]:
         """Return the layers for each signal, computed in one padded batch.
 
         The result has max(1, s // stride) frames per signal. Signals are padded with their mirror
@@ -90,9 +90,7 @@ class Layers:
             for x, row in zip(signals, rows, strict=True)
         ]
 
-    def embed_long(
-        self, read: Callable[[int, int], Float[np.ndarray, "..."]], num_samples: int
-    ) -> Features:
+    def embed_long(self, read: Callable[[int, int], Signal], num_samples: int) -> Features:
         """Return the layers for a long signal, which is read in chunks once per layer.
 
         `read(start, stop)` returns samples from start to stop. stop is at most `num_samples`.
@@ -123,7 +121,7 @@ class Layers:
                 y, state = _advance(module.context, part_of(variables, "context"), y, state)
             yield np.asarray(y[0], np.float32)[: num_frames - first]
 
-    def embed_signals(self, signals: Sequence[Float[np.ndarray, "..."]]) -> list[Features]:
+    def embed_signals(self, signals: Sequence[Signal]) -> list[Features]:
         """Return the layers for each signal, in the order of the signals."""
         groups, long = group_signals(list(map(len, signals)), self.stride, self.can_stream)
         features: dict[int, Features] = {}

@@ -7,7 +7,7 @@ top-down: z (b, t, lane, d), where t is the row and lane the column in this fram
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from cpc.models.layers import Dense, check_cuts, part_of, with_part
 from cpc.types import CPCOutputs, Position, PyTree, UserError
+
+#: Grids of square patches.
+Patches: TypeAlias = Float[Array, "b i j y x ch"]
 
 
 def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
@@ -57,9 +60,7 @@ def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Seq
     for direction in directions:
         length = grid[direction in ("right", "left")]
         if max(offsets) >= length:
-            raise UserError(
-                f"offset {max(offsets)} must be below the {length} patches of direction {direction}"
-            )
+            raise UserError(f"offset {max(offsets)} needs more than {length} patches {direction}")
 
 
 DIRECTIONS = ("down", "up", "right", "left")
@@ -135,9 +136,7 @@ class ImageCPC(nn.Module):
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
             names = ", ".join(DIRECTIONS)
-            raise UserError(
-                f"directions are invalid (got {given}): choose distinct ones of {names}"
-            )
+            raise UserError(f"directions are {given}: choose distinct ones of {names}")
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
@@ -153,9 +152,7 @@ class ImageCPC(nn.Module):
             if self.target_width is not None:
                 setattr(self, f"target{end}", Dense(self.target_width, dtype=self.dtype))
 
-    def __call__(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
-    ) -> tuple[CPCOutputs, ...]:
+    def __call__(self, x: Patches, train: bool = False) -> tuple[CPCOutputs, ...]:
         """Return each branch's targets, contexts and predictions in its direction's frame."""
         ends = self._encode_modules(x, train)
         return tuple(self._predict(ends[module - 1], module, d) for module, d in self.branches)
@@ -166,16 +163,14 @@ class ImageCPC(nn.Module):
         return [*itertools.product(range(len(self.cuts) + 1, 0, -1), self.directions)]
 
     def embed(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
+        self, x: Patches, train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
         """Return latents and the concatenated contexts of all directions, in the image grid."""
         z = self.encode(x, train)
         contexts = [from_frame(self.contexts[d](to_frame(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
-    def encode(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
-    ) -> Float[Array, "b i j d"]:
+    def encode(self, x: Patches, train: bool = False) -> Float[Array, "b i j d"]:
         """Return latents without computing contexts."""
         return self._encode_modules(x, train)[-1]
 

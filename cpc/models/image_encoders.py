@@ -161,9 +161,7 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
         raise UserError(f"ResNet depth {depth} is unknown: choose one of {list(DEPTHS)}")
     stages = DEPTHS[depth]
     if num_stages is not None and not 1 <= num_stages <= len(stages):
-        raise UserError(
-            f"ResNet-{depth} has {len(stages)} stages (got num_stages {num_stages}): set 1 or more"
-        )
+        raise UserError(f"ResNet-{depth} has {len(stages)} stages, and num_stages is {num_stages}")
     return stages[:num_stages]
 
 

@@ -148,9 +148,8 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
             codes, mask = codes.ravel(), mask.ravel()
             given = given_to_codes(flat, codes, mask, self.num_codes)
             self._record("measures", "perplexity", perplexity(given.counts))
-            codebook = jax.tree.map(
-                lambda old, new: self.decay * old + (1 - self.decay) * new, codebook, given
-            )
+            pairs = zip(codebook, given, strict=True)
+            codebook = Codebook(*(self.decay * a + (1 - self.decay) * b for a, b in pairs))
             if self.restart:
                 codebook = restart_codes(codebook, flat, mask)
             if not self.is_initializing():
