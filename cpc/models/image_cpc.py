@@ -33,7 +33,7 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(f"patch {patch} is larger than the image {size}: decrease patch")
+        raise UserError(f"patch is larger than the image {size} (got {patch}): decrease patch")
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
