@@ -164,7 +164,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         """Return the latents after each layer in `cuts` and the last layer; cuts stop gradients."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
-            raise UserError(f"channels is {self.channels}, but x has {x.shape[2]} channels")
+            raise UserError(f"x has {x.shape[2]} channels, not {self.channels}: set channels")
         encode = ConvEncoder._encode
         if self.remat:
             encode = nn.remat(encode, static_argnums=(2, 4))

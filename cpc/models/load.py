@@ -80,7 +80,9 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():
         run, folder = folder, folder / EXPORTED
     if not (folder / WEIGHTS).exists():
-        raise UserError(f"{folder} has no {WEIGHTS}: run cpc export --workdir {folder}")
+        raise UserError(
+            f"{folder} has no {WEIGHTS}: pass an export, or run cpc export --workdir {folder}"
+        )
     config = read_json(folder / CONFIG)
     described, given, about = _check_config(config, folder / CONFIG)
     names = [path.name for path in run.glob("checkpoints/*")] if run else []
@@ -204,7 +206,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if named:
             arrays = {name: x.detach().float().numpy() for name, x in named.items()}
             return arrays, _as_dict(content.get("config"))
-    raise UserError(f"{path} has no arrays, also under {', '.join(STATE_DICTS)}: pass weights")
+    raise UserError(f"{path} has no arrays, nor under {', '.join(STATE_DICTS)}: pass weights")
 
 
 def _load(path: Path) -> Any:

@@ -166,7 +166,7 @@ def test_an_encoder_of_other_channels_is_named():
     shape = functools.partial(jax.eval_shape, encoder.init_with_output, jax.random.key(0))
     assert shape(jnp.zeros((2, 20, 3)))[0].shape == (2, 10, 8)
     for x in (jnp.zeros((2, 20)), jnp.zeros((2, 20, 2))):
-        with pytest.raises(UserError, match="channels is 3"):
+        with pytest.raises(UserError, match="not 3: set channels"):
             shape(x)
 
 
