@@ -137,16 +137,13 @@ Image(str(figures / "speakers.png"), width=700)
 # %%
 window = config.data.window_samples
 whole = data.select(recordings.test, np.flatnonzero(recordings.test.lengths >= window))
-draw = data.make_batches(whole, window_samples=window, batch_size=16, seed=9)
-batch = draw(0)
+batch = data.make_batches(whole, window_samples=window, batch_size=16, seed=9)(0)
 outputs, _ = jax.jit(model.apply)(variables, {"x": batch["x"]})
 (b, t), number = outputs.z.shape[:2], min(2, config.model.num_offsets - 1)
-k = choose_offsets(config)[number]
-margin = t // 4
-scores = jnp.einsum("btd,und->btun", outputs.predictions[:, :, number], outputs.z)
-scores = np.array(scores)  # (window, time) of the anchor, then of the candidate
-positive = np.stack([scores[:, i, :, i + k].diagonal() for i in range(t - k)], 1)
-negatives = scores[:, : t - k].copy()
+k, margin = choose_offsets(config)[number], t // 4
+predictions = outputs.predictions[:, : t - k, number]
+positive = np.asarray((predictions * outputs.z[:, k:]).sum(-1))
+negatives = np.array(jnp.einsum("btd,und->btun", predictions, outputs.z))
 negatives[np.arange(b), :, np.arange(b)] = -np.inf  # exclude the own window
 negatives[..., :margin], negatives[..., t - margin :] = -np.inf, -np.inf  # to play the surroundings
 difference = negatives.max((2, 3)) - positive

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.models.contexts import lstm_step
+from cpc.models.contexts import compute_gates, lstm_step
 from cpc.models.predictors import LinearPredictor
 from cpc.types import UserError
 
@@ -187,9 +187,6 @@ class Memory(nn.Module):
 
 
 def _gru_step(h, x, w, bias):
-    r, u, n = jnp.split(h @ w, 3, -1)
-    xr, xu, xn = jnp.split(x, 3, -1)
-    u = jax.nn.sigmoid(xu + u)
-    n = jnp.tanh(xn + jax.nn.sigmoid(xr + r) * (n + bias))
+    _, u, n, _ = compute_gates(jnp.split(x, 3, axis=-1), h @ w, bias)
     h = (1 - u) * n + u * h
     return h, h

@@ -2,11 +2,12 @@
 
 On sequences (b, t, d), c_t only depends on z_1 .. z_t. A sequence can be processed in pieces:
 `advance(z, state)` continues from the `state` after the previous latents (None at the start) and
-returns the contexts of z and the next state. On images (b, i, j, d), c_ij depends on rows 1 .. i of
-the grid, and within these rows on all columns that the network's layers connect to column j.
+returns the contexts of z and the next state. On images (b, i, j, d), c_ij only depends on rows
+1 .. i of the grid.
 """
 
 import functools
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -19,11 +20,8 @@ from cpc.models.layers import Conv, Dense, LayerStack
 from cpc.types import UserError
 
 
-def choose_unroll() -> int:
-    """Return the number of steps per iteration of the recurrent loops.
-
-    Unrolling halves the number of kernel launches on an accelerator, but is slower on a CPU.
-    """
+def _choose_unroll():
+    # Unrolling halves the number of kernel launches on an accelerator, but is slower on a CPU.
     return 1 if jax.default_backend() == "cpu" else 8
 
 
@@ -55,22 +53,22 @@ def _gru_forward(x, w, bias, start):
     recompute = jax.default_backend() != "cpu"
 
     def step(h, x):
-        gates = _gates(x, h @ w, bias)
+        gates = compute_gates(x, h @ w, bias)
         _, u, n, _ = gates
         h = n + u * (h - n)
         return h, (h, None if recompute else jnp.concatenate(gates, axis=-1))
 
     x_gates = jnp.split(x, 3, axis=-1)
-    _, (states, gates) = jax.lax.scan(step, start, x_gates, unroll=choose_unroll())
+    _, (states, gates) = jax.lax.scan(step, start, x_gates, unroll=_choose_unroll())
     return states, (w, start, states, (x, bias) if recompute else gates)
 
 
-def _gates(x, p, bias):
-    """Return the gates r, u, n and the recurrent part of n's argument."""
+def compute_gates(x: Sequence[Array], p: Array, bias: Array) -> tuple[Array, ...]:
+    """Return the gates r, u, n of `gru_scan` for p = h W and the recurrent part of n's argument."""
     # r and u are separate arrays, because a CPU would compute a joint array twice.
     (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(p, 3, axis=-1)
     r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
-    recurrent = p_n + bias[..., None, :]
+    recurrent = (p_n + bias[..., None, :]).astype(p_n.dtype)  # as in `cpc.models.layers`
     return r, u, jnp.tanh(x_n + r * recurrent), recurrent
 
 
@@ -80,7 +78,7 @@ def _gru_backward(residuals, g):
     previous = jnp.concatenate([start[None], states[:-1]])
     if isinstance(saved, tuple):
         x, bias = saved
-        gates = _gates(jnp.split(x, 3, axis=-1), previous @ w, bias)
+        gates = compute_gates(jnp.split(x, 3, axis=-1), previous @ w, bias)
     else:
         gates = jnp.split(saved, 4, axis=-1)
     r, u, n, recurrent = gates
@@ -97,9 +95,8 @@ def _gru_backward(residuals, g):
         dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
         return dh * u + dp @ transposed, dh
 
-    dstart, dh = jax.lax.scan(
-        step, jnp.zeros_like(start), (g, to_p, u), reverse=True, unroll=choose_unroll()
-    )
+    options = {"reverse": True, "unroll": _choose_unroll()}
+    dstart, dh = jax.lax.scan(step, jnp.zeros_like(start), (g, to_p, u), **options)
     dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
     dx = jnp.concatenate([dp[..., : 2 * width], dh * to_n], axis=-1)
     dw = _flatten_steps(previous).mT @ _flatten_steps(dp)
@@ -116,9 +113,6 @@ gru_scan.defvjp(_gru_forward, _gru_backward)
 
 class RecurrentContext(LayerStack):
     """A context network whose state summarises all previous latents."""
-
-    #: Number of previous latents that a context depends on, or None for all.
-    reach = None
 
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
         """Return the contexts of sequences, starting from zero states."""
@@ -151,9 +145,7 @@ class GRU(RecurrentContext):
     def __post_init__(self):
         super().__post_init__()
         if self.width % self.blocks:
-            raise UserError(
-                f"GRU width {self.width} is not divisible by {self.blocks} blocks: change the width"
-            )
+            raise UserError(f"GRU width {self.width} is not divisible by its {self.blocks} blocks")
 
     @nn.compact
     def advance(
@@ -277,9 +269,7 @@ class CausalTransformer(FeedForwardContext):
     def __post_init__(self):
         super().__post_init__()
         if self.width % (2 * self.num_heads):
-            raise UserError(
-                f"width {self.width} is not a multiple of {2 * self.num_heads}: change the width"
-            )
+            raise UserError(f"width {self.width} is not a multiple of {2 * self.num_heads}")
 
     @property
     def reach(self) -> int:
@@ -351,11 +341,6 @@ class MaskedRowConv(LayerStack):
     num_layers: int = 5
     dtype: DTypeLike = jnp.float32
 
-    @property
-    def reach(self) -> int:
-        """Number of rows above that a context depends on."""
-        return self.num_layers
-
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
         """Return the contexts of grids of latents, which are padded with zeros."""
@@ -373,9 +358,8 @@ class MaskedRowConv(LayerStack):
         """Convolve with zero padding above but not below, so that no row depends on the next."""
         rows, columns = kernel
         options = {"padding": ((rows - 1, 0), (columns // 2, columns // 2)), "dtype": self.dtype}
-        return Conv(self.width, kernel, conv_general_dilated=convolve_images, name=name, **options)(
-            y
-        )
+        options |= {"conv_general_dilated": convolve_images, "name": name}
+        return Conv(self.width, kernel, **options)(y)
 
 
 class RowGRU(LayerStack):
@@ -392,9 +376,6 @@ class RowGRU(LayerStack):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    #: Number of rows above that a context depends on, or None for all.
-    reach = None
-
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
         """Return the contexts of grids of latents, which are padded with zeros."""
@@ -409,11 +390,9 @@ class RowGRU(LayerStack):
             def step(h, x, w=w, bias=bias):
                 left = jnp.pad(h, ((0, 0), (1, 0), (0, 0)))[:, :-1]
                 right = jnp.pad(h, ((0, 0), (0, 1), (0, 0)))[:, 1:]
-                p_r, p_u, p_n = jnp.split(jnp.concatenate([left, h, right], -1) @ w, 3, axis=-1)
-                x_r, x_u, x_n = jnp.split(x, 3, axis=-1)
-                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.layers`
-                new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + p_r) * p_n)
-                h = new + jax.nn.sigmoid(x_u + p_u) * (h - new)
+                p = jnp.concatenate([left, h, right], -1) @ w
+                _, u, new, _ = compute_gates(jnp.split(x, 3, axis=-1), p, bias)
+                h = new + u * (h - new)
                 return h, h
 
             start = jnp.zeros((b, num_columns, self.width), self.dtype)

@@ -73,9 +73,8 @@ def _multiply_rows(x, w, bias, stride, padding):
 
 
 def _convolve(x, w, stride, padding):
-    return jax.lax.conv_general_dilated(
-        x, w, (stride,), [padding], dimension_numbers=("NWC", "WIO", "NWC")
-    )
+    layout = ("NWC", "WIO", "NWC")
+    return jax.lax.conv_general_dilated(x, w, (stride,), [padding], dimension_numbers=layout)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

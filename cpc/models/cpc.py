@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from cpc.models.geometry import NumSamples, Signals
+from cpc.models.geometry import Latents, NumSamples, Signals
 from cpc.models.layers import TIME_DIRECTIONS, check_cuts, part_of, reverse_time, with_part
 from cpc.types import Batch, CPCOutputs, PyTree, UserError
 
@@ -39,9 +39,7 @@ class CPC(nn.Module):
     def __post_init__(self):
         super().__post_init__()
         if tuple(self.directions) not in (TIME_DIRECTIONS[:1], TIME_DIRECTIONS):
-            raise UserError(
-                f"directions {list(self.directions)} are invalid: use forward or forward,backward"
-            )
+            raise UserError(f"directions are {[*self.directions]}: use forward or forward,backward")
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
@@ -82,10 +80,9 @@ class CPC(nn.Module):
         come from it, and contexts and predictions from x (Kharitonov et al. 2020). Batch norm
         normalizes each copy by its own statistics, and updates its averages with both.
         """
-        context_latents = self._encode_modules(x, train, num_samples)
-        latents = context_latents
-        if target is not None:
-            latents = self._encode_modules(target, train, num_samples)
+        encode = functools.partial(self._encode_modules, train=train, num_samples=num_samples)
+        context_latents = encode(x)
+        latents = context_latents if target is None else encode(target)
         outputs, predictors = [], [self.predictor, *self.further]
         for (module, direction), predictor in zip(self.branches, predictors, strict=True):
             cut = self.cuts[module - 1] if module <= len(self.cuts) else None
@@ -132,9 +129,7 @@ class CPC(nn.Module):
         contexts = [reverse(self._get_context(d)(reverse(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
-    def encode(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
+    def encode(self, x: Signals, train: bool = False, num_samples: NumSamples = None) -> Latents:
         """Return latents without computing contexts."""
         return encode_real(self.encoder, x, train, num_samples)
 
@@ -216,9 +211,6 @@ def make_model(module: Any) -> Model:
             return module.apply(variables, batch["x"], train, **inputs), state
         return module.apply(variables, batch["x"], train, **inputs, mutable=list(state), rngs=rngs)
 
-    def embed(variables, x):
-        latents_and_contexts: Any = module.apply(variables, x, method="embed")
-        return latents_and_contexts
-
+    embed = functools.partial(module.apply, method="embed")
     linear_maps = getattr(module, "linear_maps", lambda params: None)
     return Model(jax.jit(init), apply, embed, linear_maps, module)

@@ -2,9 +2,8 @@
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from cpc.models.load import (
     read_weights,
 )
 from cpc.models.predictors import LinearPredictor
-from cpc.types import PyTree, UserError
+from cpc.types import UserError
 
 #: Prefixes of the encoder's and the context's entries.
 PARTS = "gEncoder.", "gAR."
@@ -39,8 +38,6 @@ NORMS = {
     "batch": ("weight", "bias", "running_mean", "running_var"),
     "none": (),
 }
-#: take(name, *shape) returns an entry of a checkpoint.
-Take: TypeAlias = Callable[..., np.ndarray]
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
@@ -50,10 +47,9 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     torch. State dicts in safetensors or npz files do not need torch. No code in a file is executed.
 
     Entries are named as in CPC_audio, for example gEncoder.conv0.weight or
-    gAR.baseNet.weight_ih_l0. The words `module`, `model` and `_orig_mod`, which wrappers insert,
-    are ignored. The norm (channel, batch or none), the context (GRU or LSTM) and the widths are
-    inferred from the shapes. The predictor, which CPC_audio stores elsewhere, is not read.
-    Recordings are used at 16 kHz without scaling.
+    gAR.baseNet.weight_ih_l0, also with the words of `WRAPPERS` inserted. The norm (channel, batch
+    or none), the context (GRU or LSTM) and the widths are inferred from the shapes. The predictor,
+    which CPC_audio stores elsewhere, is not read. Recordings are used at 16 kHz without scaling.
     """
     path = Path(path).expanduser()
     weights = {
@@ -106,21 +102,17 @@ def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarr
         for name, array in entries.items()
     }
     if len(unwrapped) < len(entries):
-        raise UserError(
-            f"{path} has entries with and without a prefix such as module.: save each entry once"
-        )
+        raise UserError(f"{path} has entries with and without a prefix such as module.: save one")
     if not any(name.startswith(PARTS) for name in unwrapped):
         first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
         raise UserError(
-            f"{path} has no entries gEncoder... or gAR... (got {len(entries):,}: {first}"
-            f"{', ...' if len(entries) > 3 else ''}): pass a state dict of CPC_audio"
+            f"{path} has no entries gEncoder... or gAR... (got {len(entries):,}, first {first}): "
+            "pass a state dict of CPC_audio"
         )
     return unwrapped
 
 
-def _shape_of(
-    weights: Mapping[str, np.ndarray], name: str, num_axes: int, path: Path
-) -> tuple[int, ...]:
+def _shape_of(weights, name, num_axes, path):
     if name not in weights or weights[name].ndim != num_axes:
         raise UserError(f"{path} has no {name} with {num_axes} axes: pass a CPC_audio state dict")
     return weights[name].shape
@@ -139,7 +131,7 @@ def _find_norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
     )
 
 
-def _encoder_variables(take: Take, encoder: ConvEncoder) -> tuple[PyTree, PyTree]:
+def _encoder_variables(take, encoder):
     params, stats, width = {}, {}, encoder.width
     scale = (1, width, 1) if encoder.norm == "channel" else (width,)
     for i, kernel in enumerate(encoder.kernels):
@@ -159,9 +151,7 @@ def _encoder_variables(take: Take, encoder: ConvEncoder) -> tuple[PyTree, PyTree
     return params, stats
 
 
-def _recurrent_params(
-    take: Take, gates: int, layers: int, context_width: int, width: int
-) -> PyTree:
+def _recurrent_params(take, gates, layers, context_width, width):
     params, stacked = {}, gates * context_width
     for i in range(layers):
         w_in = take(f"gAR.baseNet.weight_ih_l{i}", stacked, context_width if i else width)

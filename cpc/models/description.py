@@ -8,17 +8,12 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from cpc.models import predictors
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer, MaskedRowConv, RowGRU
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder, LogMelEncoder
 from cpc.models.image_cpc import ImageCPC
 from cpc.models.image_encoders import ResNet, SmallConvEncoder, Stage
-from cpc.models.predictors import (
-    HiddenPredictor,
-    LinearPredictor,
-    TransformerPredictor,
-    TransformersPredictor,
-)
 from cpc.models.quantized import QuantizedEncoder
 from cpc.models.segmental import SegmentalCPC
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
@@ -31,22 +26,20 @@ AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder, "cepstra": LogM
 
 #: Predictors by config name. All accept the number of offsets and a width.
 PREDICTORS = {
-    "linear": LinearPredictor,
-    "affine": functools.partial(LinearPredictor, use_bias=True),
-    "hidden": HiddenPredictor,
-    "transformer": TransformerPredictor,
-    "transformers": TransformersPredictor,
+    "linear": predictors.LinearPredictor,
+    "affine": functools.partial(predictors.LinearPredictor, use_bias=True),
+    "hidden": predictors.HiddenPredictor,
+    "transformer": predictors.TransformerPredictor,
+    "transformers": predictors.TransformersPredictor,
 }
 
 #: All classes that the description of an exported model may contain. No other class is called.
 DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
-    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
+    *(kind for kind in PREDICTORS.values() if isinstance(kind, type)),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder, SegmentalCPC, StateSpace),
 )
-
-
 TYPES = {kind.__name__: kind for kind in DESCRIBED}
 #: Computation dtypes of exported models.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -63,19 +56,15 @@ def describe(value: Any) -> Any:
     >>> describe(GRU(8))
     {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32', 'blocks': 1}
     """
-    if isinstance(value, nn.Module | Stage):
-        names = value._fields if isinstance(value, Stage) else _field_names(value)
-        fields = [(name, getattr(value, name)) for name in names]
+    is_module = isinstance(value, nn.Module)
+    if is_module or isinstance(value, Stage):
+        names = [field.name for field in dataclasses.fields(value)] if is_module else value._fields
+        fields = [(name, getattr(value, name)) for name in names if name not in ("parent", "name")]
         described = {n: jnp.dtype(x).name if n == "dtype" else describe(x) for n, x in fields}
         return {"type": type(value).__name__, **described}
     if callable(value):  # ImageCPC creates a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def _field_names(module: nn.Module) -> list[str]:
-    fields = [field.name for field in dataclasses.fields(module) if field.init]
-    return [name for name in fields if name not in ("parent", "name")]
 
 
 def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
@@ -87,10 +76,10 @@ def build(description: Any, max_number: int = MAX_NUMBER) -> Any:
     >>> build({"type": "GRU", "width": 8}).width
     8
     """
-    if isinstance(description, list) and len(description) <= MAX_LAYERS:
-        return tuple(map(build, description))
     if isinstance(description, list):
-        raise UserError(f"list must have at most {MAX_LAYERS} entries (got {len(description):,})")
+        if len(description) > MAX_LAYERS:
+            raise UserError(f"list has {len(description):,} entries: use at most {MAX_LAYERS}")
+        return tuple(map(build, description))
     if isinstance(description, int | float) and not 0 <= description <= max_number:
         raise UserError(f"number is out of range (got {description}): use 0 to {max_number:,}")
     if not isinstance(description, dict):

@@ -71,9 +71,7 @@ class Embedder:
         found = self._embed(names, x, sample_rate_hz, normalize)
         return found | {part: found[f"{part}{depths[part]}"] for part in ("z", "c")}
 
-    def _embed(
-        self, names: tuple[str, ...], x: Any, sample_rate_hz: int | float | None, normalize: bool
-    ) -> dict[str, Any]:
+    def _embed(self, names, x, sample_rate_hz, normalize) -> dict[str, Any]:
         items, form, preprocess = self._take(x, sample_rate_hz, normalize)
         key = names, preprocess is None
         if key not in self._compiled:

@@ -1,6 +1,7 @@
 """Signal encoders g_enc, which apply convolutions to the raw signal or to log-mel energies."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.mel import cosine_basis, log_mel, mel_filters
+from cpc.models import geometry
 from cpc.models.convolution import convolve_signal
-from cpc.models.geometry import (
-    ConvGeometry,
-    NumSamples,
-    Signals,
-    check_norm,
-    output_lengths,
-    zeros_around,
-)
+from cpc.models.geometry import ConvGeometry, NumSamples, Signals, check_norm, output_lengths
 from cpc.models.layers import first_layers
 from cpc.types import PyTree, UserError
 
@@ -109,17 +104,12 @@ class ConvEncoder(ConvGeometry, nn.Module):
 
     The input is a waveform (b, s) or a multi-channel signal (b, s, channels). The output is latents
     (b, t, width), one every `stride` samples. In the paper, this is 160 samples or 10 ms at 16 kHz.
-    The values of `padding` are:
+    See `geometry.zeros_around` for `padding`. A signal too short for one latent is padded with
+    zeros on the right.
 
-        causal   kernel - stride zeros on the left. Then t = s // stride, and latent t only depends
-                 on samples before (t + 1) * stride.
-        same     (kernel - stride + 1) // 2 zeros on both sides. Latents look ahead by 152 samples.
-        valid    no zeros. Then t = (s - receptive_field) // stride + 1.
-
-    Alternatively, `padding` contains the number of zeros on each side for each layer. A signal too
-    short for one latent is padded with zeros on the right. Norms come before the ReLU. "layer",
-    "channel" (unbiased variance) and "group" (32 channels per group) only use one frame. "batch"
-    uses the whole batch in training, which leaks some information about it into every frame.
+    Norms come before the ReLU. "layer", "channel" (unbiased variance) and "group" (32 channels per
+    group) only use one frame. "batch" uses the whole batch in training, which leaks some
+    information about it into every frame.
 
     If a row has `num_samples` real samples followed by zeros, batch norm ignores the latents whose
     frame is not within the real samples. With "same" padding, the last valid latents look ahead at
@@ -135,23 +125,19 @@ class ConvEncoder(ConvGeometry, nn.Module):
     remat: bool = False
     """Whether to recompute the layers for the gradient instead of storing their activations."""
     channels: int = 1
-    """Number of input channels."""
 
     def __post_init__(self):
         super().__post_init__()
         check_norm(self.norm, NORMS, [self.width])
-        if len(self.kernels) != len(self.strides):
+        layers = list(itertools.zip_longest(self.kernels, self.strides, fillvalue=0))
+        if not layers or any(stride < 1 or kernel < stride for kernel, stride in layers):
             raise UserError(
-                f"{len(self.kernels)} kernels but {len(self.strides)} strides: pass one per layer"
-            )
-        if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
-            raise UserError(
-                f"encoder has no layer or skips samples (got (kernel, stride) {self.layers}): pass "
-                "at least one layer, and kernels no shorter than their strides"
+                f"kernels {[*self.kernels]} and strides {[*self.strides]} do not fit: pass one of "
+                "each per layer, for at least one layer, with no kernel shorter than its stride"
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
             raise UserError(f"{self.norm} norm needs 2 channels (got {self.width}): increase width")
-        zeros_around(self.layers, self.padding)
+        geometry.zeros_around(self.layers, self.padding)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -178,9 +164,7 @@ class ConvEncoder(ConvGeometry, nn.Module):
         """Return the latents after each layer in `cuts` and the last layer; cuts stop gradients."""
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
-            raise UserError(
-                f"encoder is made for {self.channels} channels (got {x.shape[2]}): set channels"
-            )
+            raise UserError(f"x has {x.shape[2]} channels, not {self.channels}: set channels")
         encode = ConvEncoder._encode
         if self.remat:
             encode = nn.remat(encode, static_argnums=(2, 4))
@@ -195,10 +179,8 @@ class ConvEncoder(ConvGeometry, nn.Module):
             lengths = output_lengths(self.layers, pads, jnp.maximum(num_samples, self.shortest))
         for i, (kernel, stride) in enumerate(self.layers):
             # He initialization preserves the scale through five ReLU layers.
-            w = self.param(
-                f"kernel{i}", nn.initializers.he_normal(), (kernel, y.shape[-1], self.width)
-            )
-            bias = None
+            shape, bias = (kernel, y.shape[-1], self.width), None
+            w = self.param(f"kernel{i}", nn.initializers.he_normal(), shape)
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
             y = convolve_signal(y, w.astype(self.dtype), bias, stride, pads[i])
@@ -213,15 +195,14 @@ class ConvEncoder(ConvGeometry, nn.Module):
         return [*ends, y]
 
     def _normalise(self, y, i, train, mask):
-        name = f"norm{i}"
+        options = {"dtype": self.dtype, "name": f"norm{i}"}
         if self.norm == "none":
             return y
         if self.norm == "batch":
-            return nn.BatchNorm(
-                use_running_average=not train, momentum=0.9, dtype=self.dtype, name=name
-            )(y, mask=mask)
+            batch_norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, **options)
+            return batch_norm(y, mask=mask)
         groups = max(1, self.width // 32) if self.norm == "group" else 1
-        return ChannelNorm(groups, self.norm == "channel", self.dtype, name=name)(y)
+        return ChannelNorm(groups, self.norm == "channel", **options)(y)
 
 
 class LogMelEncoder(ConvGeometry, nn.Module):
@@ -256,30 +237,19 @@ class LogMelEncoder(ConvGeometry, nn.Module):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_cepstra > self.num_mels:
-            raise UserError(
-                f"num_cepstra must be at most num_mels {self.num_mels} (got {self.num_cepstra})"
-            )
-        if self.window_samples > FFT_LENGTH:
-            raise UserError(
-                f"window_samples must be at most {FFT_LENGTH} (got {self.window_samples})"
-            )
+        limits = {"num_cepstra": self.num_mels, "window_samples": FFT_LENGTH}
+        for name, limit in limits.items():
+            if getattr(self, name) > limit:
+                raise UserError(f"{name} must be at most {limit} (got {getattr(self, name)})")
         self.make_convolutions()
 
     @nn.nowrap
     def make_convolutions(self) -> ConvEncoder:
         """Return the convolutions that are applied to the energies."""
-        return ConvEncoder(
-            self.width,
-            self.kernels,
-            (1,) * len(self.kernels),
-            norm=self.norm,
-            padding=self.padding,
-            dtype=self.dtype,
-            remat=self.remat,
-            channels=self.num_cepstra or self.num_mels,
-            parent=None,
-        )
+        names = ("width", "kernels", "norm", "padding", "dtype", "remat")
+        shared = {name: getattr(self, name) for name in names}
+        strides, channels = (1,) * len(self.kernels), self.num_cepstra or self.num_mels
+        return ConvEncoder(strides=strides, channels=channels, parent=None, **shared)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -300,9 +270,8 @@ class LogMelEncoder(ConvGeometry, nn.Module):
         cuts: tuple[int, ...] = (),
     ) -> list[Float[Array, "b t d"]]:
         """Return the latents after each convolution in `cuts` and the last; see `ConvEncoder`."""
-        num_zeros = max(0, self.shortest - x.shape[1])
         left, right = self.pads[0]
-        x = jnp.pad(x, ((0, 0), (left, right + num_zeros)))
+        x = jnp.pad(x, ((0, 0), (left, right + max(0, self.shortest - x.shape[1]))))
         filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")

@@ -16,6 +16,8 @@ from cpc.types import ArrayLike, UserError
 PADDINGS = ("causal", "same", "valid")
 #: Waveforms, multi-channel signals, or word ids.
 Signals: TypeAlias = Num[Array, "b s *channels"]
+#: One latent per frame.
+Latents: TypeAlias = Float[Array, "b t d"]
 #: Number of real samples in each row, or None if there is no padding. Later samples count as zeros.
 NumSamples: TypeAlias = Int[ArrayLike, " b"] | None
 
@@ -51,9 +53,7 @@ class ConvGeometry(StridedLayers):
     padding: Any
     through: Any
 
-    def __call__(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
+    def __call__(self, x: Signals, train: bool = False, num_samples: NumSamples = None) -> Latents:
         """Return the latents of signals."""
         return self.through(x, train, num_samples)[-1]
 
@@ -114,8 +114,7 @@ class ConvGeometry(StridedLayers):
         >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
         [1, 2, 2]
         """
-        stride = self.stride
-        return jnp.maximum(1, (num_samples - (self.shortest - stride)) // stride)
+        return jnp.maximum(1, (num_samples - self.shortest) // self.stride + 1)
 
 
 def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
@@ -124,9 +123,7 @@ def check_norm(norm: str, norms: Sequence[str], widths: Sequence[int]) -> None:
         raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(norms)}")
     uneven = [width for width in widths if width > 32 and width % 32]
     if norm == "group" and uneven:
-        raise UserError(
-            f"group norm needs a multiple of 32 channels (got {uneven[0]} channels): change width"
-        )
+        raise UserError(f"group norm needs a multiple of 32 channels (got {uneven[0]} channels)")
 
 
 def zeros_around(
@@ -134,9 +131,12 @@ def zeros_around(
 ) -> list[tuple[int, int]]:
     """Return the number of zeros on the left and right of each layer's input.
 
-    causal   kernel - stride on the left: output t only depends on samples before (t + 1) * stride
-    same     (kernel - stride + 1) // 2 on both sides
-    valid    no zeros
+    For s samples and the strides and receptive field of all layers together, `padding` is one of:
+
+        causal   kernel - stride zeros on the left. Then there are s // stride outputs, and output t
+                 only depends on samples before (t + 1) * stride.
+        same     (kernel - stride + 1) // 2 zeros on both sides. Outputs look ahead.
+        valid    no zeros. Then there are (s - receptive_field) // stride + 1 outputs.
 
     Alternatively, `padding` contains a number of zeros per layer, which are added on each side.
 

@@ -5,8 +5,9 @@ Each direction has its own frame, a flip or transpose of the grid in which the d
 top-down: z (b, t, lane, d), where t is the row and lane the column in this frame.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from cpc.models.layers import Dense, check_cuts, part_of, with_part
 from cpc.types import CPCOutputs, Position, PyTree, UserError
+
+#: Grids of square patches.
+Patches: TypeAlias = Float[Array, "b i j y x ch"]
 
 
 def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:
@@ -29,9 +33,7 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
     if patch < 1 or stride < 1:
         raise UserError(f"patch and stride must be 1 pixel or more (got {patch} and {stride})")
     if patch > min(size):
-        raise UserError(
-            f"patch is larger than the image of {size} pixels (got {patch}): decrease patch"
-        )
+        raise UserError(f"patch is larger than the image {size} (got {patch}): decrease patch")
     rows, columns = ((side - patch) // stride + 1 for side in size)
     return rows, columns
 
@@ -39,8 +41,8 @@ def patch_grid(size: tuple[int, int], patch: int, stride: int) -> tuple[int, int
 def first_clean_offset(patch: int, stride: int) -> int:
     """Return the smallest offset at which targets share no pixels with the context.
 
-    This is ceil(patch / stride), as patches k rows apart share patch - k stride rows of pixels. At
-    smaller offsets, matching the edges of overlapping patches is enough to find the target.
+    Patches k rows apart share patch - k stride rows of pixels. At smaller offsets, matching the
+    edges of overlapping patches is enough to find the target.
 
     >>> first_clean_offset(patch=64, stride=32), first_clean_offset(patch=80, stride=36)
     (2, 3)
@@ -58,10 +60,7 @@ def check_offsets(offsets: Sequence[int], grid: tuple[int, int], directions: Seq
     for direction in directions:
         length = grid[direction in ("right", "left")]
         if max(offsets) >= length:
-            raise UserError(
-                f"offset {max(offsets)} is too large for direction {direction}, which has {length} "
-                "patches: decrease the offset, or use smaller patches"
-            )
+            raise UserError(f"offset {max(offsets)} needs more than {length} patches {direction}")
 
 
 DIRECTIONS = ("down", "up", "right", "left")
@@ -136,10 +135,8 @@ class ImageCPC(nn.Module):
         super().__post_init__()
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
-            raise UserError(
-                f"directions are invalid (got {given}): choose distinct ones from "
-                f"{', '.join(DIRECTIONS)}"
-            )
+            names = ", ".join(DIRECTIONS)
+            raise UserError(f"directions are {given}: choose distinct ones of {names}")
         if self.cuts:
             check_cuts(self.cuts, self.encoder)
 
@@ -147,42 +144,33 @@ class ImageCPC(nn.Module):
         """Create each direction's modules, and include the direction in their names."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         for module, direction in self.branches:
-            predictor, is_last = self.make_predictor(), module > len(self.cuts)
-            if not is_last:
+            predictor, end = self.make_predictor(), self._suffix(module, direction)
+            if module <= len(self.cuts):
                 width = self.target_width or self.encoder.widths[self.cuts[module - 1] - 1]
                 predictor = predictor.clone(width=width, parent=None)
-            end = f"s_{direction}" if is_last else f"_of_{module}_{direction}"
             setattr(self, f"predictor{end}", predictor)
             if self.target_width is not None:
                 setattr(self, f"target{end}", Dense(self.target_width, dtype=self.dtype))
 
-    def __call__(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
-    ) -> tuple[CPCOutputs, ...]:
+    def __call__(self, x: Patches, train: bool = False) -> tuple[CPCOutputs, ...]:
         """Return each branch's targets, contexts and predictions in its direction's frame."""
         ends = self._encode_modules(x, train)
-        return tuple(
-            self._predict(ends[module - 1], direction, module)
-            for module, direction in self.branches
-        )
+        return tuple(self._predict(ends[module - 1], module, d) for module, d in self.branches)
 
     @property
     def branches(self) -> list[tuple[int, str]]:
         """Return the (module, direction) pairs that have a loss term, last module first."""
-        modules = range(len(self.cuts) + 1, 0, -1)
-        return [(module, direction) for module in modules for direction in self.directions]
+        return [*itertools.product(range(len(self.cuts) + 1, 0, -1), self.directions)]
 
     def embed(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
+        self, x: Patches, train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
         """Return latents and the concatenated contexts of all directions, in the image grid."""
         z = self.encode(x, train)
         contexts = [from_frame(self.contexts[d](to_frame(z, d)), d) for d in self.directions]
         return z, jnp.concatenate(contexts, axis=-1)
 
-    def encode(
-        self, x: Float[Array, "b i j y x ch"], train: bool = False
-    ) -> Float[Array, "b i j d"]:
+    def encode(self, x: Patches, train: bool = False) -> Float[Array, "b i j d"]:
         """Return latents without computing contexts."""
         return self._encode_modules(x, train)[-1]
 
@@ -216,18 +204,19 @@ class ImageCPC(nn.Module):
             variables = with_part(variables, name, own)
         return self.clone(make_context=lambda: self.make_context().upto(number, {})[0]), variables
 
-    def _predict(self, z, direction, module):
+    def _suffix(self, module, direction):
+        """Return the end of the names of a branch's predictor and projection."""
+        return f"_of_{module}_{direction}" if module <= len(self.cuts) else f"s_{direction}"
+
+    def _predict(self, z, module, direction):
         z = to_frame(z, direction)
         if z.shape[1] < 2:
             raise UserError(f"direction {direction} has only one patch: use smaller patches")
-        is_last = module > len(self.cuts)
-        end = f"s_{direction}" if is_last else f"_of_{module}_{direction}"
-        c = self.contexts[direction](z) if is_last else z
+        end = self._suffix(module, direction)
+        c = z if module <= len(self.cuts) else self.contexts[direction](z)
         targets = z if self.target_width is None else getattr(self, f"target{end}")(z)
         predictions = getattr(self, f"predictor{end}")(c)
         if predictions.shape[-1] != targets.shape[-1]:
-            raise UserError(
-                f"predictions are {predictions.shape[-1]} wide, but targets are "
-                f"{targets.shape[-1]}: set the width of the predictor to that of the targets"
-            )
+            widths = f"{predictions.shape[-1]} wide, but targets are {targets.shape[-1]}"
+            raise UserError(f"predictions are {widths}: change the width of the predictor")
         return CPCOutputs(targets, c, predictions)

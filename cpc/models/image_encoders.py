@@ -3,6 +3,7 @@
 All patches of a batch of images are encoded as one batch of small images.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -46,36 +47,29 @@ def convolve_images(
 
     For these, XLA's convolution and especially its gradients are much slower than the product.
     """
-    small = max(x.shape[1:3]) <= 16 or x.shape[-1] <= 4
-    if not small:
+
+    def convolve(x, w):
         return jax.lax.conv_general_dilated(x, w, strides, padding, **options)
-    return jax.lax.platform_dependent(
-        x,
-        w,
-        cpu=lambda x, w: _convolve_by_product(x, w, strides, padding),
-        default=lambda x, w: jax.lax.conv_general_dilated(x, w, strides, padding, **options),
-    )
+
+    if max(x.shape[1:3]) > 16 and x.shape[-1] > 4:
+        return convolve(x, w)
+    multiply = functools.partial(_convolve_by_product, strides=strides, padding=padding)
+    return jax.lax.platform_dependent(x, w, cpu=multiply, default=convolve)
 
 
 def _convolve_by_product(x, w, strides, padding):
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     height, width, c, d = w.shape
-    p = (x.shape[1] - height) // strides[0] + 1
-    q = (x.shape[2] - width) // strides[1] + 1
+    p, q = x.shape[1] - height + 1, x.shape[2] - width + 1
     columns = [
-        x[:, u : u + strides[0] * p : strides[0], v : v + strides[1] * q : strides[1]][:, :p, :q]
+        x[:, u : u + p : strides[0], v : v + q : strides[1]]
         for u in range(height)
         for v in range(width)
     ]
     return jnp.concatenate(columns, axis=-1) @ w.reshape(height * width * c, d)
 
 
-def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
-    """Average over the pixels of each image, computed in float32.
-
-    >>> mean_pool(jnp.array([[[[1.0], [2.0]], [[3.0], [6.0]]]]))
-    Array([[3.]], dtype=float32)
-    """
+def _mean_pool(y):
     return y.mean((1, 2), dtype=jnp.float32).astype(y.dtype)
 
 
@@ -125,9 +119,9 @@ class SmallConvEncoder(StridedLayers, nn.Module):
             y = _convolution(self, width, kernel, stride, 1.0, f"conv{n}")(y)
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
             if n + 1 in cuts:
-                ends.append(mean_pool(y))
+                ends.append(_mean_pool(y))
                 y = jax.lax.stop_gradient(y)
-        return [*ends, mean_pool(y)]
+        return [*ends, _mean_pool(y)]
 
 
 class Stage(NamedTuple):
@@ -167,10 +161,7 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
         raise UserError(f"ResNet depth {depth} is unknown: choose one of {list(DEPTHS)}")
     stages = DEPTHS[depth]
     if num_stages is not None and not 1 <= num_stages <= len(stages):
-        raise UserError(
-            f"ResNet-{depth} has {len(stages)} stages and cannot end after {num_stages}: set "
-            f"num_stages between 1 and {len(stages)}"
-        )
+        raise UserError(f"ResNet-{depth} has {len(stages)} stages, and num_stages is {num_stages}")
     return stages[:num_stages]
 
 
@@ -214,19 +205,19 @@ class ResNet(StridedLayers, nn.Module):
         The final norm was learned for the last stage. After another stage, it is reset to scale 1
         and shift 0, and for batch norm also to mean 0 and variance 1.
         """
-        dropped = [f"stage{n}_" for n in range(number, self.num_layers)]
+        if number == self.num_layers:
+            return self, variables
+        dropped = tuple(f"stage{n}_" for n in range(number, self.num_layers))
         kept = {
-            kind: {k: v for k, v in tree.items() if not k.startswith(tuple(dropped))}
+            kind: {name: own for name, own in tree.items() if not name.startswith(dropped)}
             for kind, tree in variables.items()
         }
         width = self.stages[number - 1].width
-        if dropped:
-            identity = {
-                kind: {name: jnp.full(width, float(name in ("scale", "var"))) for name in norm}
-                for kind, norm in part_of(kept, "norm").items()
-            }
-            kept = with_part(kept, "norm", identity)
-        return self.clone(stages=self.stages[:number]), kept
+        identity = {
+            kind: {name: jnp.full(width, float(name in ("scale", "var"))) for name in norm}
+            for kind, norm in part_of(kept, "norm").items()
+        }
+        return self.clone(stages=self.stages[:number]), with_part(kept, "norm", identity)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -254,12 +245,10 @@ class ResNet(StridedLayers, nn.Module):
 
         Each of these stages has its own norm before the mean.
         """
-        ends = []
-        kernel, stride = self.layers[0]
+        ends, (kernel, stride) = [], self.layers[0]
         # He's variance is halved, because the input of the stem is not rectified.
-        y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
-            x.astype(self.dtype)
-        )
+        stem = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")
+        y = stem(x.astype(self.dtype))
         if self.pooled_stem:
             y = nn.max_pool(y, (3, 3), (2, 2), "SAME")
         num_blocks = sum(stage.num_blocks for stage in self.stages)
@@ -275,7 +264,7 @@ class ResNet(StridedLayers, nn.Module):
 
 
 def _pool(y, norm, train, dtype, name):
-    return mean_pool(jax.nn.relu(normalise(y, norm, train, dtype, name)))
+    return _mean_pool(jax.nn.relu(normalise(y, norm, train, dtype, name)))
 
 
 def _stride(stage: int, block: int) -> int:
@@ -298,10 +287,9 @@ class Block(nn.Module):
         layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
         if self.inner is not None:
             layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
-        scales = [1.0] * len(layers)
+        y, scales = x, [1.0] * len(layers)
         if self.norm == "none":
             scales = [self.num_blocks ** (-0.5 / (len(layers) - 1))] * (len(layers) - 1) + [0.0]
-        y = x
         for n, (width, kernel, stride) in enumerate(layers):
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
             if n == 0 and (self.stride > 1 or x.shape[-1] != self.width):

@@ -7,6 +7,7 @@ Encoders and contexts have `num_layers` and `upto(number, variables)`. Models ha
 encoder, "z", and their context, "c".
 """
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -136,9 +137,8 @@ def reverse_time(x: Any, number: Int[Array, " b"]) -> Any:
 def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     """Return the number of the layer at which each module except the last one ends.
 
-    The context counts as one more layer. Modules have the same length, except that the last ones
-    may be one layer longer. With num_layers + 1 modules, each layer and the context is a module of
-    its own (Loewe et al. 2019, section 4.2).
+    The context counts as one more layer. The last modules may be one layer longer than the others.
+    With num_layers + 1 modules, each layer and the context is one (Loewe et al. 2019, section 4.2).
 
     >>> module_ends(5, 1), module_ends(5, 2), module_ends(5, 5), module_ends(5, 6)
     ((), (3,), (1, 2, 3, 4), (1, 2, 3, 4, 5))
@@ -146,8 +146,8 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     if not 1 <= num_modules <= num_layers + 1:
         raise UserError(f"model.modules is {num_modules}: set a number from 1 to {num_layers + 1}")
     size, rest = divmod(num_layers + 1, num_modules)
-    sizes = [size + (number >= num_modules - rest) for number in range(num_modules)]
-    return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))
+    sizes = [size] * (num_modules - rest) + [size + 1] * rest
+    return tuple(itertools.accumulate(sizes[:-1]))
 
 
 def check_cuts(cuts: Sequence[int], encoder: Any) -> None:

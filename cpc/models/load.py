@@ -55,8 +55,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
         raise UserError(f"{folder} has a {CONFIG} of another format: choose another folder")
     module, variables, given, about = pretrained
-    flat: Any = flatten_dict(_without_batch(variables), sep="/")
-    write_weights(folder / WEIGHTS, flat)
+    write_weights(folder / WEIGHTS, _flatten(variables))
     config = {"format": FORMAT, "model": describe(module), "input": given, "about": about}
     write_sealed(path, {**config, "sha256": file_sha256(folder / WEIGHTS)}, is_durable=True)
     return folder
@@ -82,8 +81,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         run, folder = folder, folder / EXPORTED
     if not (folder / WEIGHTS).exists():
         raise UserError(
-            f"{folder} has no {WEIGHTS}: pass an exported folder, or export the run with "
-            f"cpc export --workdir {folder}"
+            f"{folder} has no {WEIGHTS}: pass an export, or run cpc export --workdir {folder}"
         )
     config = read_json(folder / CONFIG)
     described, given, about = _check_config(config, folder / CONFIG)
@@ -105,24 +103,16 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         raise UserError(f"{folder / CONFIG} has an invalid model: {reason}") from error
     check_entries(flat, expected, str(folder / WEIGHTS))
-    for name, array in flat.items():
-        is_float, wanted = (jnp.issubdtype(x.dtype, jnp.floating) for x in (array, expected[name]))
-        if is_float != wanted:
-            raise UserError(
-                f"{name} in {folder / WEIGHTS} has dtype {array.dtype}: export the model again"
-            )
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
 
 
 def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Check the input of an exported config, and return its entries model, input and about."""
-    config = config if isinstance(config, dict) else {}
+    config = _as_dict(config)
     if config.get("format") != FORMAT:
         raise UserError(f"format of {path} must be {FORMAT!r} (got {config.get('format')!r})")
-    given, about = (
-        value if isinstance(value := config.get(name), dict) else {} for name in ("input", "about")
-    )
+    given, about = _as_dict(config.get("input")), _as_dict(config.get("about"))
     shape, step = given.get("shape"), about.get("step", 0)
     sizes = shape if isinstance(shape, list) and shape else [None]
     scales = [given[n] for n in ("rms", "sample_rate_hz", "rate_hz") if given.get(n) is not None]
@@ -133,6 +123,10 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     return config.get("model"), given, about
 
 
+def _as_dict(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def expected_entries(
     module: nn.Module, shape: Sequence[int], has_predictor: bool = True
 ) -> dict[str, jax.ShapeDtypeStruct]:
@@ -141,12 +135,12 @@ def expected_entries(
     # No weight depends on the length of a window.
     x = jax.ShapeDtypeStruct((1, *(min(size, 2**14) for size in shape)), np.float32)
     variables: Any = jax.eval_shape(init, jax.random.key(0), x)
-    flat: Any = flatten_dict(_without_batch(variables), sep="/")
-    return flat
+    return _flatten(variables)
 
 
-def _without_batch(variables: PyTree) -> PyTree:
-    return {name: tree for name, tree in variables.items() if name not in BATCH_COLLECTIONS}
+def _flatten(variables: PyTree) -> Any:
+    kept = {name: tree for name, tree in variables.items() if name not in BATCH_COLLECTIONS}
+    return flatten_dict(kept, sep="/")
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -184,12 +178,16 @@ def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
 
 def check_entries(found: Mapping[str, Any], expected: Mapping[str, Any], source: str) -> None:
     """Check that weights fit a model; if not, list missing, unknown and misshapen entries."""
+
+    def form(x):
+        return x.shape, jnp.issubdtype(x.dtype, jnp.floating)
+
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     shapes = [
-        f"{name} is {found[name].shape} and must be {wanted.shape}"
+        f"{name} is {found[name].dtype}{found[name].shape}, not {wanted.dtype}{wanted.shape}"
         for name, wanted in expected.items()
-        if name in found and found[name].shape != wanted.shape
+        if name in found and form(found[name]) != form(wanted)
     ]
     found_all = {"missing": missing, "unknown": unknown, "misshapen": shapes}
     problems = [f"{problem} {', '.join(names)}" for problem, names in found_all.items() if names]
@@ -202,19 +200,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     The arrays are its content or one of its entries in `STATE_DICTS`. A missing "config" yields {}.
     """
-    content = _load(path)
-    content = content if isinstance(content, dict) else {}
+    content = _as_dict(_load(path))
     for found in (*(content.get(name) for name in STATE_DICTS), content):
-        named = found.items() if isinstance(found, dict) else ()
-        arrays = {
-            str(name): one.detach().float().numpy() for name, one in named if hasattr(one, "detach")
-        }
-        if arrays:
-            config = content.get("config")
-            return arrays, config if isinstance(config, dict) else {}
-    raise UserError(
-        f"{path} has no named arrays, directly or under {', '.join(STATE_DICTS)}: pass a state dict"
-    )
+        named = {str(name): x for name, x in _as_dict(found).items() if hasattr(x, "detach")}
+        if named:
+            arrays = {name: x.detach().float().numpy() for name, x in named.items()}
+            return arrays, _as_dict(content.get("config"))
+    raise UserError(f"{path} has no arrays, nor under {', '.join(STATE_DICTS)}: pass weights")
 
 
 def _load(path: Path) -> Any:

@@ -58,8 +58,7 @@ def kneser_ney(
     """
     if order < 1 or not len(tokens) or num_words < 2:
         raise UserError(
-            f"order, text or vocabulary is too small (got order {order}, {len(tokens)} tokens and "
-            f"{num_words} words): use order 1 or more, a token or more, and 2 words or more"
+            f"got order {order}, {len(tokens)} tokens and {num_words} words: use 1, 1 and 2 or more"
         )
     stream, is_word = pad(tokens, sentence_starts, num_words, order)
     ids = np.zeros(len(stream), np.int64)  # index of the empty n-gram

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.models.geometry import ConvGeometry, NumSamples, Signals
+from cpc.models.geometry import ConvGeometry, Latents, NumSamples, Signals
 from cpc.models.layers import Dense, part_of
 from cpc.types import PyTree
 
@@ -24,9 +24,7 @@ class Codebook(NamedTuple):
     """Each code's count and sum of assigned latents, as running averages over batches."""
 
     counts: Float[Array, " n"]
-    """Number of latents."""
     sums: Float[Array, "n d"]
-    """Sum of the latents."""
 
     @property
     def vectors(self) -> Float[Array, "n d"]:
@@ -92,7 +90,6 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
     num_codes: int = 512
     width: int = 64
     decay: float = 0.99
-    """Decay of the running averages over batches."""
     commitment: float = 0.25
     """Weight beta of the penalty."""
     restart: bool = False
@@ -127,19 +124,14 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
         return nearest_codes(Codebook(**variables["codebook"]).vectors, z)
 
     @nn.compact
-    def __call__(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
+    def __call__(self, x: Signals, train: bool = False, num_samples: NumSamples = None) -> Latents:
         """Return the code vectors nearest to the projected latents."""
         z = self.encoder(x, train, num_samples)
         z = Dense(self.width, dtype=self.dtype, name="project")(z)
         shape = self.num_codes, self.width
+        draw = nn.initializers.normal(INITIAL_COUNT)
         counts = self.variable("codebook", "counts", jnp.full, shape[:1], INITIAL_COUNT)
-
-        def init_sums():
-            return INITIAL_COUNT * jax.random.normal(self.make_rng("params"), shape)
-
-        sums = self.variable("codebook", "sums", init_sums)
+        sums = self.variable("codebook", "sums", lambda: draw(self.make_rng("params"), shape))
         codebook = Codebook(counts.value, sums.value)
         latents = z.astype(jnp.float32)
         codes = nearest_codes(codebook.vectors, latents)
@@ -156,9 +148,8 @@ class QuantizedEncoder(ConvGeometry, nn.Module):
             codes, mask = codes.ravel(), mask.ravel()
             given = given_to_codes(flat, codes, mask, self.num_codes)
             self._record("measures", "perplexity", perplexity(given.counts))
-            codebook = jax.tree.map(
-                lambda old, new: self.decay * old + (1 - self.decay) * new, codebook, given
-            )
+            pairs = zip(codebook, given, strict=True)
+            codebook = Codebook(*(self.decay * a + (1 - self.decay) * b for a, b in pairs))
             if self.restart:
                 codebook = restart_codes(codebook, flat, mask)
             if not self.is_initializing():

@@ -12,9 +12,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.models.cpc import encode_real
-from cpc.models.geometry import NumSamples, Signals
+from cpc.models.geometry import Latents, NumSamples, Signals
 from cpc.models.layers import Dense, part_of, with_part
-from cpc.types import ArrayLike, CPCOutputs, PyTree
+from cpc.types import CPCOutputs, PyTree
 
 
 def boundaries(
@@ -107,9 +107,7 @@ class SegmentalCPC(nn.Module):
     """Width of s, which must be the output width of `predictor`."""
     threshold: float = 0.05
     frame_context: nn.Module | None = None
-    """Context network for frames, or None if each frame predicts the next frame directly."""
     frame_predictor: nn.Module | None = None
-    """Predictor that receives the contexts of frames."""
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
@@ -135,9 +133,7 @@ class SegmentalCPC(nn.Module):
         _, c, begins = self._segments(z, self.existing(num_samples, z.shape[1]))
         return z, jnp.take_along_axis(c, segment_of(begins)[..., None], axis=1)
 
-    def encode(
-        self, x: Signals, train: bool = False, num_samples: NumSamples = None
-    ) -> Float[Array, "b t d"]:
+    def encode(self, x: Signals, train: bool = False, num_samples: NumSamples = None) -> Latents:
         """Return latents without computing contexts."""
         return encode_real(self.encoder, x, train, num_samples)
 
@@ -154,9 +150,7 @@ class SegmentalCPC(nn.Module):
         return self.clone(**{name: shorter}), with_part(variables, name, own)
 
     @nn.nowrap
-    def existing(
-        self, num_samples: Int[ArrayLike, " b"] | None, length: int
-    ) -> Bool[Array, "b t"] | None:
+    def existing(self, num_samples: NumSamples, length: int) -> Bool[Array, "b t"] | None:
         """Return a mask of the valid latents, or None if `num_samples` is None."""
         if num_samples is None:
             return None

@@ -41,9 +41,8 @@ class SentenceEncoder(nn.Module):
         b, t, w = x.shape
         ids: Any = x.astype(jnp.int32).reshape(b * t, w)
         is_word = (ids >= 0)[..., None]
-        table = self.param(
-            "embedding", nn.initializers.normal(0.1), (self.vocabulary, self.embedding_width)
-        )
+        shape = self.vocabulary, self.embedding_width
+        table = self.param("embedding", nn.initializers.normal(0.1), shape)
         embedded = jnp.where(is_word, jnp.asarray(table)[jnp.maximum(ids, 0)], 0)
         conv = Conv(self.width, (self.kernel,), padding="SAME", dtype=self.dtype, name="conv")
         z = jnp.where(is_word, nn.relu(conv(embedded.astype(self.dtype))).astype(jnp.float32), 0)

@@ -60,9 +60,8 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
     def init(rng, num_words):
         keys = jax.random.split(rng, 3)
         small = jax.random.uniform(keys[0], (num_words, width), minval=-0.5, maxval=0.5)
-        scale = 1.0 if name == "nplm" else 1 / width
         tables = {
-            "input": small * (scale if not is_causal else 0.2),
+            "input": small * (0.2 if is_causal else 1 / width),
             "output": jnp.zeros((num_words, hidden)),
             "bias": jnp.zeros(num_words),
         }
@@ -86,8 +85,7 @@ def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
             total = banded_sum(rows, sees.at[:, reach].set(False))
             return total / jnp.maximum(sees.sum(-1) - sees[:, reach], 1)[:, None]
         before = jnp.stack([rows[reach - i : reach - i + t] for i in range(1, reach + 1)], 1)
-        mask = sees[:, reach - 1 :: -1] if reach > 1 else sees[:, :1]
-        before = jnp.where(mask[..., None], before, 0.0)
+        before = jnp.where(sees[:, reach - 1 :: -1, None], before, 0.0)
         if name == "vlbl":
             return jnp.einsum("tid,id->td", before, dense["position"])
         if name == "lbl":

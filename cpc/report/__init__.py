@@ -24,6 +24,6 @@ def write_report(
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
     """Return the lines that a run prints at its end: a table of scores, and warnings."""
-    from cpc.report import score_section
+    from cpc.report import run_page
 
-    return score_section.closing_lines(workdir, words)
+    return run_page.closing_lines(workdir, words)

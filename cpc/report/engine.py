@@ -33,7 +33,6 @@ class Figure(NamedTuple):
     figure: "matplotlib.figure.Figure"
     title: str
     caption: str
-    """Explanation of how to read the figure."""
 
 
 class Table(NamedTuple):
@@ -44,8 +43,6 @@ class Table(NamedTuple):
     note: str = ""
     formats: Mapping[str, Format] = {}
     """Formats by column. Columns without a format are formatted by `show`."""
-    strong: Sequence[int] = ()
-    """Indices of highlighted rows."""
 
 
 class Sound(NamedTuple):
@@ -55,7 +52,6 @@ class Sound(NamedTuple):
     path: str
     """Path of the wav file, relative to the page."""
     content: bytes
-    """Content of the wav file."""
 
 
 class Section(NamedTuple):
@@ -80,7 +76,7 @@ def write_page(
     name: str,
     title: str,
     lead: str,
-    sections: Sequence[Section],
+    sections: Sequence[Section | None],
     also: Sequence[str] = (),
 ) -> Path:
     """Write a page and its figures into a folder, and return the HTML file's path.
@@ -90,34 +86,31 @@ def write_page(
         name: the page's file name without extension.
         title: the title of the page.
         lead: the line under the title.
-        sections: sections in reading order. Sections without content are left out.
+        sections: sections in reading order. None and sections without content are left out.
         also: further formats. "md" and "json" also write the page as name.md and name.json.
     """
     from cpc.report.draw import stack_panels
 
     images, narrow = {}, {}
-    sections = [section for section in sections if any(section[1:])]
-    for figure in (figure for section in sections for figure in section.figures):
+    kept = [section for section in sections if section and any(section[1:])]
+    for figure in (figure for section in kept for figure in section.figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}: rename one")
         images[figure.name] = to_png(figure.figure)
         if stack_panels(figure.figure):
             narrow[figure.name] = to_png(figure.figure, 110)
-    content = {"title": title, "lead": lead, "sections": sections}
-    content |= {"images": images, "narrow": narrow}
-    texts = {"html": environment().get_template("page.html.j2").render(content)}
-    if "md" in also:
-        texts["md"] = as_markdown(title, lead, sections)
-    data = as_json(title, lead, sections) if "json" in also else None
-    folder = Path(folder)
+    content = {"title": title, "lead": lead, "sections": kept}
+    page = environment().get_template("page.html.j2").render(content, images=images, narrow=narrow)
+    path = Path(folder) / f"{name}.html"
     for figure, png in images.items():
-        with replacing(folder / "figures" / f"{figure}.png", is_durable=False) as part:
+        with replacing(path.parent / "figures" / f"{figure}.png", is_durable=False) as part:
             part.write_bytes(png)
-    for ending, text in texts.items():
-        write_text(folder / f"{name}.{ending}", text)
-    if data is not None:
-        write_json(folder / f"{name}.json", data)
-    return folder / f"{name}.html"
+    if "md" in also:
+        write_text(path.with_suffix(".md"), as_markdown(title, lead, kept))
+    if "json" in also:
+        write_json(path.with_suffix(".json"), as_json(title, lead, kept))
+    write_text(path, page)
+    return path
 
 
 @functools.cache
@@ -161,12 +154,10 @@ def duration(seconds: float | int) -> str:
     >>> duration(42.4), duration(605), duration(9000)
     ('42 s', '10 min 5 s', '2 h 30 min')
     """
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def show(value: Any, style: Format = "") -> str:
@@ -177,12 +168,12 @@ def show(value: Any, style: Format = "") -> str:
     """
     if callable(style):
         return style(value)
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, np.number):
-        value = value.item()
     if not isinstance(value, int | float):
         return str(value)
     if not math.isfinite(value):
@@ -204,8 +195,8 @@ def show_interval(low: float | int, high: float | int, style: str = ".2f") -> st
 def cells(table: Table) -> list[list[str]]:
     """Return a table's formatted cells, row by row."""
     columns = []
-    for place, name in enumerate(table.frame.columns):
-        values, style = list(table.frame.iloc[:, place]), table.formats.get(name, "")
+    for name, values in table.frame.items():
+        values, style = list(values), table.formats.get(name, "")
         if any(isinstance(value, str) for value in values):  # a missing text becomes ""
             values = ["" if value is None or value != value else value for value in values]
         columns.append([show(value, style) for value in values])
@@ -247,13 +238,13 @@ def markdown(table: Table) -> str:
     |---|---|
     | a\|b | 1.5 |
     """
-    head = [str(name) for name in table.frame.columns]
 
-    def one_line(text: str) -> str:
-        return escaped(text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))
+    def one_line(text: object) -> str:
+        return escaped(str(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))
 
-    rows = [f"| {' | '.join(map(one_line, line))} |" for line in (head, *cells(table))]
-    return "\n".join([rows[0], f"|{'---|' * len(head)}", *rows[1:]]) + "\n"
+    lines = (table.frame.columns, *cells(table))
+    head, *rows = (f"| {' | '.join(map(one_line, line))} |" for line in lines)
+    return "\n".join([head, f"|{'---|' * table.frame.shape[1]}", *rows]) + "\n"
 
 
 def escaped(text: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import EngFormatter
 
 from cpc.files import flatten
 from cpc.report.engine import Section, Table
@@ -61,26 +62,17 @@ def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
 
     The page and its figures are left out. `own` adds descriptions to `FILES`.
     """
-    meaning = FILES | dict(own)
+    meaning, left_out = FILES | dict(own), ("report.html", "figures", "state.json")
     rows = [
-        {
-            "file": path.name + ("/" if path.is_dir() else ""),
-            "size": size_phrase(path),
-            "what it is": meaning.get(path.name, ""),
-        }
+        (path.name + "/" * path.is_dir(), size_phrase(path), meaning.get(path.name, ""))
         for path in sorted(workdir.iterdir())
-        if path.name not in ("report.html", "figures", "state.json")
-        and not path.name.startswith(".")
+        if path.name not in left_out and not path.name.startswith(".")
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=pd.Index(["file", "size", "what it is"]))
 
 
 def size_phrase(path: Path) -> str:
     """Format the size of a file or folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files if file.is_file())
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+    return EngFormatter("B", places=int(size >= 1e9))(size)

@@ -1,10 +1,11 @@
-"""A run's page, report.html, which can be written from the run's files at any time.
+"""A run's page, report.html, and the lines that a run prints at its end, from the run's files.
 
 Functions that draw return a list with one captioned figure, or [] if there is nothing to draw.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,34 +14,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from cpc.report import draw
-from cpc.report.engine import (
-    Figure,
-    Format,
-    Section,
-    Table,
-    show,
-    show_interval,
-    write_page,
-)
+from cpc import results
+from cpc.report import draw, engine
+from cpc.report.engine import Figure, Format, Section, Table, show, show_interval
 from cpc.report.provenance import provenance_section
-from cpc.report.score_section import scores_section
-from cpc.report.scores import headlines, score_table
-from cpc.report.sentences import reading_sentences, warnings
+from cpc.report.scores import headlines, score_table, scores_section
+from cpc.report.sentences import harm_sentences, lost_sentences, reading_sentences, warnings
 from cpc.report.words import Words
-from cpc.results import (
-    Frame,
-    Run,
-    evaluations,
-    headline_rows,
-    last_evaluation,
-    offset_ranges,
-    read_run,
-    rule_title,
-)
+from cpc.results import Frame, Run
 
 #: section(run) -> a section of the page, or None to leave the section out.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
+#: Width of the console, in columns.
+WIDTH = 100
 #: Line colors of the evaluations.
 LINES = (draw.INK, draw.GREEN, draw.ORANGE)
 
@@ -53,21 +39,52 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         words: the nouns for the run's kind of data.
         sections: functions that make further sections, which follow the scores on the page.
     """
-    run = read_run(workdir)
+    run = results.read_run(workdir)
     found = headlines(run.scores, words)
     sentences = [*warnings(run, found, words), *reading_sentences(run, found, words)]
     made = [
         Section("", tables=[score_table(found, words)] if found else []),
         bound_section(run, words),
         Section("How to read them", sentences),
-        scores_section(run, words),
+        scores_section(run.scores, words),
         *(maker(run) for maker in sections),
         audit_section(run),
         Section("Health of the run", figures=[*spread_figure(run, words), *speed_figure(run)]),
         provenance_section(run, words),
     ]
-    made = [section for section in made if section is not None]
-    return write_page(run.workdir, "report", run.name, subtitle(run), made)
+    return engine.write_page(run.workdir, "report", run.name, subtitle(run), made)
+
+
+def closing_lines(workdir: str | Path, words: Words) -> list[str]:
+    """Return a table with a row per task, and warnings about scores, wrapped to `WIDTH`."""
+    run = results.read_run(workdir)
+    found = headlines(run.scores, words)
+    if not found:
+        return []
+    table = score_table(found, words)
+    rows = [[*table.frame.columns], *engine.cells(table)]
+    said = [*harm_sentences(run, found, words), *lost_sentences(found, words)]
+    wrapped = itertools.chain.from_iterable(textwrap.wrap(one, WIDTH) for one in said)
+    return [*results.text_table([*wrap_rows(rows, WIDTH)]), *wrapped]
+
+
+def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
+    """Wrap a table's first column and the heads of its narrow columns, and yield its lines.
+
+    >>> list(wrap_rows([("task", "mean of words"), ("phones of many voices", "73.1")], 29))
+    [('task', 'mean of'), ('', 'words'), ('phones of many', '73.1'), ('  voices', '')]
+    """
+    head, *body = rows
+    heads, sizes = [], []
+    for name, *column in zip(head, *body, strict=True):
+        widest = max(map(len, column))
+        heads.append(textwrap.wrap(name, max(10, widest), break_long_words=False))
+        sizes.append(max(widest, *map(len, heads[-1])))
+    left = max(12, width - sum(sizes[1:]) - 2 * len(sizes[1:]))
+    wrap = textwrap.TextWrapper(left, subsequent_indent="  ").wrap
+    wrapped = ([wrap(first), *([cell] for cell in others)] for first, *others in body)
+    for lines in (heads, *wrapped):
+        yield from itertools.zip_longest(*lines, fillvalue="")
 
 
 def subtitle(run: Run) -> str:
@@ -89,7 +106,7 @@ def bound_section(run: Run, words: Words) -> Section:
     figures = [*curves_figure(run), *bound_figure(run, words), *accuracy_figure(run, words)]
     details = [
         table
-        for rule, rows in by_direction(last_rows(run) if evaluations(run) else {})
+        for rule, rows in by_direction(last_rows(run) if results.evaluations(run) else {})
         for table in (offset_table(rule, rows, words), *split_tables(rule, rows, words))
     ]
     return Section("Curves", figures=figures, details=details)
@@ -115,32 +132,31 @@ def over_steps(rows: Frame, key: str, among: Any = None) -> tuple[np.ndarray, np
 
 def curves_figure(run: Run) -> list[Figure]:
     """Draw the mean loss over all offsets, and the mean log N - L of the `headline_rows`."""
-    strict = last_evaluation(run, strict=True)
-    chosen = headline_rows(strict if strict.bound.notna().any() else last_evaluation(run)).offset
-    train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
+    strict = results.last_evaluation(run, strict=True)
+    own = strict if strict.bound.notna().any() else results.last_evaluation(run)
+    chosen = results.headline_rows(own).offset
+    train, tests = run.offsets[run.offsets.split == "train"], results.evaluations(run)
     if not len(run.offsets):
         return []
     figure, (left, right) = draw.make_figure(2)
-    bound, name_of_bound = "bound", "train"
-    if not train.bound.notna().any():
-        bound, name_of_bound = "strict_bound", "train, strict bound"
+    bound = "bound" if train.bound.notna().any() else "strict_bound"
     for axes, key, of_train, name in (
-        (left, "offset_loss", "train", "loss"),
-        (right, "bound", name_of_bound, "log N − L"),
+        (left, "offset_loss", "offset_loss", "loss"),
+        (right, "bound", bound, "log N − L"),
     ):
-        among = chosen if key == "bound" and len(chosen) else None
-        values = over_steps(train, bound if key == "bound" else key, among)
-        axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=of_train)
+        among = chosen if axes is right and len(chosen) else None
+        title = "train, strict bound" if of_train == "strict_bound" else "train"
+        values = over_steps(train, of_train, among)
+        axes.plot(*values, color=draw.BLUE, alpha=0.45, linewidth=1, label=title)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
             title = f"test, {rule}{kind if rows.bound.notna().any() else ''}"
-            style: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
-            color = LINES[number % 3]
-            axes.plot(*over_steps(rows, key, among), color=color, label=title, **style)
+            style: Any = {"color": LINES[number % 3], "linewidth": 1.6, "markersize": 3.5}
+            axes.plot(*over_steps(rows, key, among), marker="o", label=title, **style)
         for number, (rule, rows) in enumerate(ceilings(run).items()):
             color, values = (draw.RED, draw.ORANGE)[number % 2], over_steps(rows, "log_n", among)
             axes.plot(*values, color=color, linestyle="--", linewidth=1, label=f"log N, {rule}")
-        offsets = "" if among is None else f" at k = {offset_ranges(among)}"
+        offsets = "" if among is None else f" at k = {results.offset_ranges(among)}"
         draw.label(axes, "step", "nats, mean over offsets", f"{name}{offsets}")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     draw.add_shared_legend(figure, [left, right])
@@ -156,13 +172,12 @@ def curves_figure(run: Run) -> list[Figure]:
 def train_rows(run: Run) -> dict[str, Frame]:
     """Return {rule title: training rows of `Run.offsets`}, or {} if there are none."""
     train = run.offsets[run.offsets.split == "train"]
-    return {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+    return {results.rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
 
 
 def ceilings(run: Run) -> dict[str, Frame]:
     """Return rows with a log N to draw, by rule title: training, and tests by other rules."""
-    found = train_rows(run)
-    found |= {rule: rows for rule, rows in evaluations(run).items() if rule not in found}
+    found = results.evaluations(run) | train_rows(run)
     return {rule: rows for rule, rows in found.items() if rows.bound.notna().any()}
 
 
@@ -194,7 +209,7 @@ def bound_figure(run: Run, words: Words) -> list[Figure]:
 
 def last_rows(run: Run) -> dict[str, Frame]:
     """Return each rule's rows at its last step, from training if there are no evaluations."""
-    found = evaluations(run) or train_rows(run)
+    found = results.evaluations(run) or train_rows(run)
     return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
 
 
@@ -228,9 +243,9 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
         "pairwise %": (100 * rows.acc_pairwise, ".1f"),
         "state": (rows.state.where(has_bound, "–"), ""),
     }
-    if "shared" in rows and rows.shared.notna().any():
+    if is_known(rows, "shared"):
         columns["input shared with the context %"] = 100 * rows.shared, ".0f"
-    if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
+    if is_known(rows, "frames_per_prediction"):
         columns["frames aligned to it"] = rows.frames_per_prediction, ".2f"
     kind = "log N − L is an estimate, not a bound"
     if not has_bound.any():
@@ -244,6 +259,11 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     return formatted_table(title, columns, note)
 
 
+def is_known(rows: Frame, name: str) -> bool:
+    """Return whether a column exists and has a value."""
+    return name in rows and bool(rows[name].notna().any())
+
+
 def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note: str) -> Table:
     """Make a table from columns, each given as (values, format)."""
     frame = pd.DataFrame({name: values for name, (values, _) in columns.items()})
@@ -252,20 +272,20 @@ def formatted_table(title: str, columns: Mapping[str, tuple[Any, Format]], note:
 
 def split_tables(rule: str, rows: Frame, words: Words) -> list[Table]:
     """Return [table of log N - L within and between groups], or [] if it is not recorded."""
-    if "within" not in rows or not rows.within.notna().any():
+    if not is_known(rows, "within"):
         return []
-    parts = {
-        part: list(zip(*(rows[f"{part}{end}"] for end in ("", "_low", "_high")), strict=True))
+    within, between = (
+        list(rows[[part, f"{part}_low", f"{part}_high"]].itertuples(index=False))
         for part in ("within", "between")
-    }
+    )
     columns: dict[str, tuple[Any, Format]] = {
         "offset k": (rows.offset, ""),
         "log N − L": (rows.within + rows.between, ".3f"),
-        "within": (parts["within"], show_part),
+        "within": (within, show_part),
         "N within": (rows.within_n, ",.1f"),
         "log N within": (rows.within_log_n, ".2f"),
         "state within": (rows.within_state, ""),
-        "between": (parts["between"], show_part),
+        "between": (between, show_part),
         "anchors left out": (rows.left_out, ",.0f"),
     }
     note = (
@@ -286,7 +306,7 @@ def show_part(ends: tuple[float, float, float]) -> str:
 
 def accuracy_figure(run: Run, words: Words) -> list[Figure]:
     """Draw the top-1 accuracy and the pairwise accuracy by offset."""
-    last, strict = last_rows(run), last_evaluation(run, strict=True)
+    last, strict = last_rows(run), results.last_evaluation(run, strict=True)
     shown = dict(list(last.items())[:1])
     shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
     if not shown:
@@ -327,17 +347,12 @@ def audit_section(run: Run) -> Section | None:
     """Return the section that audits the negatives, or None if no audit is recorded."""
     if run.audit is None:
         return None
-    rows = [
-        {
-            "what": str(row.get("name", "")).replace("_", " "),
-            "value": math.nan if row.get("value") is None else row["value"],
-            "unit": str(row.get("unit", "")),
-            "meaning": str(row.get("meaning", "")),
-        }
-        for row in run.audit["rows"]
-    ]
+    columns = pd.Index(["name", "value", "unit", "meaning"])
+    frame = pd.DataFrame(run.audit["rows"], columns=columns).astype({"value": float})
+    frame = frame.fillna({"unit": "", "meaning": ""}).rename(columns={"name": "what"})
+    frame["what"] = frame.what.str.replace("_", " ")
     note = f"Counted before the first step: {run.audit.get('title', 'the negatives')}."
-    return Section("Negatives", details=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
+    return Section("Negatives", details=[Table("Audit of the negatives", frame, note)])
 
 
 def spread_figure(run: Run, words: Words) -> list[Figure]:

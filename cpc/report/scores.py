@@ -1,26 +1,20 @@
-"""Tables of a run's scores, and the groups, titles and colors that tables and figures share."""
+"""A run's scores: tables, figures, and the titles and colors that they share."""
 
-import itertools
 import math
-import textwrap
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
-from cpc.report.engine import Table
+from cpc import results
+from cpc.report import draw
+from cpc.report.engine import Figure, Section, Table
 from cpc.report.words import Words
-from cpc.results import (
-    Difference,
-    Frame,
-    Row,
-    difference,
-    in_percent,
-    last_scores,
-    score_cells,
-    show_value,
-)
+from cpc.results import Difference, Frame, Row
 
 #: Column head for the difference between the learned features and the best baseline.
 DIFFERENCE = "CPC − best other"
@@ -54,8 +48,7 @@ def score_groups(scores: Frame, words: Words) -> Groups:
     """Group scores by task, data and unit. Baselines come first, then learned features."""
 
     def place(row: Row) -> tuple:
-        method = list(METHODS).index(row.method) if row.method in METHODS else len(METHODS)
-        return method, feature_order(row.features, words)
+        return [*METHODS, row.method].index(row.method), feature_order(row.features, words)
 
     groups = {}
     for names, rows in scores.groupby(["task", "data", "unit"], sort=False):
@@ -70,13 +63,11 @@ def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, 
     If `curves` is true, the groups contain only the scores of learning curves. Otherwise they
     contain only the other scores. A learning curve has scores for several known numbers of labels.
     """
-    return {
-        (*group, metric): part
-        for group, rows in score_groups(scores, words).items()
-        for metric, part in rows[(rows.num_train.notna() & is_curve(rows)) == curves].groupby(
-            "metric", sort=False
-        )
-    }
+    groups = {}
+    for group, rows in score_groups(scores, words).items():
+        rows = rows[(rows.num_train.notna() & is_curve(rows)) == curves]
+        groups |= {(*group, metric): part for metric, part in rows.groupby("metric", sort=False)}
+    return groups
 
 
 def is_curve(rows: Frame) -> bool:
@@ -91,7 +82,7 @@ def headlines(scores: Frame, words: Words) -> list[Headline]:
     If it is recorded, this is the score of a linear probe on the most important features. In a
     learning curve, it is the score with the fewest labels.
     """
-    groups, found = score_groups(last_scores(scores), words), []
+    groups, found = score_groups(results.last_scores(scores), words), []
     tasks = [(task, data) for task, data, _ in groups]
     for (task, data, unit), rows in groups.items():
         labels = ""
@@ -144,15 +135,15 @@ def score_table(found: Sequence[Headline], words: Words) -> Table:
     for title, ours, same_probe, _ in found:
         line = {"task": title + arrow(ours, words)}
         if math.isfinite(ours.chance):
-            line["chance"] = show_value(ours.chance, ours.metric)
+            line["chance"] = results.show_value(ours.chance, ours.metric)
         names = (*words.baselines, f"random {ours.features}")
         others = [same_probe[one] for one in names if one in same_probe and one != ours.features]
         for one in (*others, ours):
-            line[short_title(one.features, words)] = show_value(one.value, one.metric)
+            line[short_title(one.features, words)] = results.show_value(one.value, one.metric)
         if others and ours.task not in words.unranked and ours.features in words.features:
             sign = 1 if ours.higher_is_better else -1
             strongest = max(others, key=lambda one: sign * one.value)
-            line[DIFFERENCE] = lead_phrase(difference(ours, strongest), ours.metric)
+            line[DIFFERENCE] = lead_phrase(results.difference(ours, strongest), ours.metric)
         lines.append(line)
     frame: Any = pd.DataFrame(lines)
     baselines = [short_title(name, words) for name in words.baselines]
@@ -171,34 +162,15 @@ def all_scores(scores: Frame, words: Words) -> Table:
     rows = [row for one in score_groups(scores, words).values() for row in one.itertuples()]
     untrained = {(one.features, *one_probe(one)): one for one in rows}
     lines = []
-    for row, line in zip(rows, score_cells(rows), strict=True):
+    for row, line in zip(rows, results.score_cells(rows), strict=True):
         other = untrained.get((f"random {row.features}", *one_probe(row)))
-        gain = lead_phrase(difference(row, other), row.metric) if other else ""
+        gain = lead_phrase(results.difference(row, other), row.metric) if other else ""
         tested_on = f"{row.num_test:,.0f}" if math.isfinite(row.num_test) else ""
         more = {"metric": row.metric + arrow(row, words), "over untrained": gain}
         lines.append(line | more | {"tested on": tested_on})
     frame = pd.DataFrame(lines)
     note = " ".join(words.notes[name] for name in scores.metric.unique() if name in words.notes)
     return Table(f"All {len(rows):,} scores", frame.loc[:, (frame != "").any()], note)
-
-
-def wrap_rows(rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
-    """Wrap a table's first column and the heads of its narrow columns, and yield its lines.
-
-    >>> list(wrap_rows([("task", "mean of words"), ("phones of many voices", "73.1")], 29))
-    [('task', 'mean of'), ('', 'words'), ('phones of many', '73.1'), ('  voices', '')]
-    """
-    head, *body = rows
-    heads, sizes = [], []
-    for name, *column in zip(head, *body, strict=True):
-        widest = max(map(len, column))
-        heads.append(textwrap.wrap(name, max(10, widest), break_long_words=False))
-        sizes.append(max(widest, *map(len, heads[-1])))
-    left = max(12, width - sum(sizes[1:]) - 2 * len(sizes[1:]))
-    wrap = textwrap.TextWrapper(left, subsequent_indent="  ").wrap
-    wrapped = ([wrap(first), *([cell] for cell in others)] for first, *others in body)
-    for lines in (heads, *wrapped):
-        yield from itertools.zip_longest(*lines, fillvalue="")
 
 
 def one_probe(row: Row) -> tuple:
@@ -241,13 +213,15 @@ def group_title(task: str, data: str, unit: str) -> str:
 def color_of(features: str, words: Words) -> str:
     """Return the color that represents features in all figures."""
     if features.startswith("random"):
-        return GRAY
-    return ORANGE if features in words.baselines else {"z": GREEN, "c": BLUE}.get(features, INK)
+        return draw.GRAY
+    if features in words.baselines:
+        return draw.ORANGE
+    return {"z": draw.GREEN, "c": draw.BLUE}.get(features, draw.INK)
 
 
 def value_axis(values: Any, metric: str) -> Any:
     """Return a metric's values in the unit of its axis. Fractions are converted to percent."""
-    return 100 * values if in_percent(metric) else values
+    return 100 * values if results.in_percent(metric) else values
 
 
 def metric_title(metric: str) -> str:
@@ -256,7 +230,7 @@ def metric_title(metric: str) -> str:
     >>> metric_title("accuracy"), metric_title("nats")
     ('accuracy, percent', 'nats')
     """
-    return f"{metric}, percent" if in_percent(metric) else metric
+    return f"{metric}, percent" if results.in_percent(metric) else metric
 
 
 def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
@@ -266,6 +240,90 @@ def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
     '+1.2 (−0.4 to +3.0)'
     """
     value, low, high = (
-        f"{'−' if one < 0 else '+'}{show_value(abs(one), metric)}" for one in lead[:3]
+        f"{'−' if one < 0 else '+'}{results.show_value(abs(one), metric)}" for one in lead[:3]
     )
     return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value
+
+
+def scores_section(scores: Frame, words: Words) -> Section:
+    """Return the section with all scores in figures and a table."""
+    last = results.last_scores(scores)
+    if not len(last):
+        return Section("")
+    figures = [*progress_figure(scores, words), *curve_figures(last, words)]
+    return Section("Scores", figures=figures, details=[all_scores(last, words)])
+
+
+def progress_figure(scores: Frame, words: Words) -> list[Figure]:
+    """Draw the scores that were measured at several training steps against the step."""
+    groups = metric_groups(scores, words, curves=False)
+    found = {group: rows for group, rows in groups.items() if rows.step.nunique() > 1}
+    if not found:
+        return []
+    figure, panels = draw.make_figure(len(found), num_columns=2, row_height=2.7)
+    for axes, ((task, data, unit, metric), rows) in zip(panels, found.items(), strict=True):
+        for (features, method), line in rows.groupby(["features", "method"], sort=False):
+            if line.step.nunique() < 2:
+                continue
+            line = line.sort_values("step")
+            dash, name = "-" if method == "linear" else "--", row_title(features, method, words)
+            style: dict[str, Any] = {"linestyle": dash, "marker": "o", "markersize": 3.5}
+            values = line.step, value_axis(line.value, metric)
+            axes.plot(*values, color=color_of(features, words), label=name, **style)
+        draw.label(axes, "step", metric_title(metric), group_title(task, data, unit))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw.add_shared_legend(figure, panels)
+    caption = (
+        f"Scores at evaluations during training, on test {words.tested}; dashed lines are methods "
+        "other than the linear probe. If a curve still improves, train longer; if it gets worse "
+        "while the bound rises, the features serve the prediction and not the task."
+    )
+    return [Figure("progress", figure, "Scores during training", caption)]
+
+
+def curve_figures(scores: Frame, words: Words) -> list[Figure]:
+    """Draw learning curves (scores by number of labels), in one figure per task and metric."""
+    caption = (
+        "Scores of a probe on frozen features, or of the whole network, trained on this number of "
+        f"labels, with 95 % intervals over {words.tested} if there are several. Pretraining pays "
+        "off if it matches the supervised network with fewer labels."
+    )
+    figures = []
+    for (*group, metric), rows in metric_groups(scores, words, curves=True).items():
+        figure, (axes,) = draw.make_figure(1, row_height=4.4)
+        for (features, method), line in rows.groupby(["features", "method"], sort=False):
+            draw_curve(axes, line.sort_values("num_train"), features, method, words)
+        ticks = rows.drop_duplicates("num_train").sort_values("num_train")
+        names = [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()]
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(ticks.num_train, names)
+        draw.label(axes, "number of labels", metric_title(metric), group_title(*group))
+        draw.add_shared_legend(figure, [axes])
+        title = f"{group_title(*group)}: {metric} against labels".replace("\n", ", ")
+        figures.append(Figure(file_name("curve", *group, metric), figure, title, caption))
+    return figures
+
+
+def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words) -> None:
+    """Draw one learning curve with its intervals."""
+    metric, color = line.metric.iloc[0], color_of(features, words)
+    value, low, high = (value_axis(line[name], metric) for name in ("value", "low", "high"))
+    is_frozen = method == "frozen"
+    style: dict[str, Any] = {"linestyle": "-" if is_frozen else "--", "linewidth": 1.5}
+    style |= {"marker": "s" if features.endswith("c") else "o", "markersize": 4.5}
+    style |= {"markerfacecolor": color if is_frozen else "white", "capsize": 2.5, "elinewidth": 1.1}
+    ends = np.nan_to_num(np.maximum(0, [value - low, high - value]))
+    name = row_title(features, method, words)
+    axes.errorbar(line.num_train, value, yerr=ends, color=color, label=name, **style)
+
+
+def file_name(*parts: str) -> str:
+    """Make a valid file name from arbitrary texts.
+
+    >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
+    ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')
+    """
+    name = "_".join(parts)
+    plain = re.sub(r"[^\w.-]", "_", name)[:100]
+    return plain if plain == name else f"{plain}-{results.digest(name)[:8]}"

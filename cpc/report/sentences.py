@@ -4,22 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from cpc import results
 from cpc.report.engine import duration, show
 from cpc.report.scores import DIFFERENCE, METHODS, Headline, feature_title
 from cpc.report.words import Words
-from cpc.results import (
-    Run,
-    difference,
-    headline_rows,
-    information,
-    is_better,
-    last_evaluation,
-    last_known,
-    offset_ranges,
-    rule_title,
-    training_rule,
-    with_unit,
-)
+from cpc.results import Run
 
 #: Minimum worsening to report without an interval, relative to the untrained network's score.
 MIN_HARM = 0.01
@@ -85,23 +74,24 @@ def table_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 
 def bound_sentences(run: Run, words: Words) -> list[str]:
     """Return a sentence on log N - L or, if the loss has none, on the accuracy."""
-    found, rows, sentences = information(run), last_evaluation(run), []
+    found, rows, sentences = results.information(run), results.last_evaluation(run), []
     if found is not None:
-        own = headline_rows(last_evaluation(run, strict=found.method == "bound"))
+        own = results.headline_rows(results.last_evaluation(run, strict=found.method == "bound"))
         kind = "a lower bound on the mutual information of context and future"
         if found.method != "bound":
             kind = "an estimate, not a bound, because the negatives are not independent"
         sentences.append(
             f"log N − L on test {words.examples} is {show(found.value, '.2f')} nats, the mean over "
-            f"{found.setting} by the rule “{rule_title(found.data)}”, whose ceiling log N is "
-            f"{show(own.log_n.mean(), '.2f')}: {kind}."
+            f"{found.setting} by the rule “{results.rule_title(found.data)}”, whose ceiling log N "
+            f"is {show(own.log_n.mean(), '.2f')}: {kind}."
         )
     has_log_n = rows.bound.notna().any() or (rows.state == "diverged").any()
     if not has_log_n and rows.acc_top1.notna().any():
         known = {key: list(run.metrics[key].dropna()) for key in OPTIMA if key in run.metrics}
         optima = "".join(f"; {OPTIMA[key]} {texts[-1]}" for key, texts in known.items() if texts)
+        rule = results.rule_title(str(rows.rule.iloc[0]))
         sentences.append(
-            f"The loss by the rule “{rule_title(str(rows.rule.iloc[0]))}” has no log N − L; the "
+            f"The loss by the rule “{rule}” has no log N − L; the "
             f"positive beats every negative {100 * rows.acc_top1.mean():.1f} % of the time "
             f"(chance {100 * rows.chance_top1.mean():.2g} %){optima}."
         )
@@ -112,7 +102,7 @@ def progress_sentence(run: Run) -> str:
     """Return a sentence with the training steps, time and devices."""
     if not len(run.train):
         return "No training step is recorded yet."
-    seconds, devices = last_known(run.train, "seconds"), run.environment.get("devices")
+    seconds, devices = results.last_known(run.train, "seconds"), run.environment.get("devices")
     time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""
     counts = Counter(map(str, devices if isinstance(devices, list) else []))
     where = ", ".join(f"{count} x {name}" for name, count in counts.items())
@@ -125,19 +115,19 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
     for title, ours, same_probe, _ in found:
         if not (untrained := same_probe.get(f"random {ours.features}")):
             continue
-        gain = difference(ours, untrained)
-        is_worse = is_better(gain.low, gain.high, ours.higher_is_better) is False
+        gain = results.difference(ours, untrained)
+        is_worse = results.is_better(gain.low, gain.high, ours.higher_is_better) is False
         if not math.isfinite(gain.low + gain.high):
             loss = -gain.value if ours.higher_is_better else gain.value
             is_worse = loss > MIN_HARM * abs(untrained.value)
         if is_worse:
-            values = (with_unit(one.value, ours.metric) for one in (untrained, ours))
+            values = (results.with_unit(one.value, ours.metric) for one in (untrained, ours))
             harmed.append(f"{title}, from {' to '.join(values)}")
     if not harmed:
         return []
     advice = "train on more data, or compare checkpoints of fewer and more steps"
     section = next((name for name in ("negatives", "cpc") if name in run.config), "")
-    rule = training_rule(run) or str(run.config.get(section, {}).get("rule"))
+    rule = results.training_rule(run) or str(run.config.get(section, {}).get("rule"))
     more = f"use more {words.sequence}s, such as more subjects, per batch"
     if section and rule.startswith("own_sequence"):
         advice += f"; to distinguish {words.sequence}s, set {section}.rule=batch and {more}"
@@ -158,13 +148,15 @@ def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
             if mine is None or (method, metric) == (ours.method, ours.metric):
                 continue
             for other in (scores[name] for name in words.baselines if name in scores):
-                lead = difference(mine, other)
-                if is_better(lead.low, lead.high, mine.higher_is_better) is False:
-                    values = " to ".join(with_unit(one.value, metric) for one in (other, mine))
+                lead = results.difference(mine, other)
+                if results.is_better(lead.low, lead.high, mine.higher_is_better) is False:
+                    values = (results.with_unit(one.value, metric) for one in (other, mine))
                     probe = [] if method == ours.method else [METHODS.get(method, method)]
                     probe += [] if metric == ours.metric else [metric]
                     name = ", ".join([title, *probe])
-                    beaten = f"{name} ({feature_title(other.features, words)}, {values})"
+                    beaten = (
+                        f"{name} ({feature_title(other.features, words)}, {' to '.join(values)})"
+                    )
                     lost.setdefault((title, method), beaten)  # only the first for each method
     return [f"A baseline beats CPC by other probes: {'; '.join(lost.values())}."] if lost else []
 
@@ -173,7 +165,7 @@ def collapse_sentences(run: Run) -> list[str]:
     """Return a warning for each representation, z or c, that has collapsed."""
     test, sentences = run.metrics[run.metrics.split == "test"], []
     for name in ("z", "c"):
-        std, rank = (last_known(test, f"{key}_{name}") for key in ("std", "rank"))
+        std, rank = (results.last_known(test, f"{key}_{name}") for key in ("std", "rank"))
         if std < 1e-4 or rank < 2:
             size = f"standard deviation {std:.2g}, effective rank {rank:.2g}"
             sentences.append(f"The representation {name} has collapsed: {size}.")
@@ -182,14 +174,14 @@ def collapse_sentences(run: Run) -> list[str]:
 
 def state_sentences(run: Run) -> list[str]:
     """Return warnings about offsets whose log N - L cannot be trusted, one per state and rule."""
-    strict = last_evaluation(run, strict=True)
-    rows = strict if len(strict) else last_evaluation(run)
+    strict = results.last_evaluation(run, strict=True)
+    rows = strict if len(strict) else results.last_evaluation(run)
     # An infinite loss is recorded as missing.
     rows, sentences = rows[rows.bound.notna() | (rows.state == "diverged")], []
     for (state, rule), part in rows.groupby(["state", "rule"]):
         if state in STATES:
-            places = offset_ranges(part.offset)
-            sentences.append(STATES[state].format(places, f"rule “{rule_title(rule)}”"))
+            places = results.offset_ranges(part.offset)
+            sentences.append(STATES[state].format(places, f"rule “{results.rule_title(rule)}”"))
     return sentences
 
 
@@ -197,7 +189,8 @@ def truth_sentences(run: Run) -> list[str]:
     """Return a sentence that compares the bound with the exact mutual information, if known."""
     if run.truth is None:
         return []
-    found = last_evaluation(run, strict=True).merge(run.truth, on="offset").dropna(subset="bound")
+    found = results.last_evaluation(run, strict=True).merge(run.truth, on="offset")
+    found = found.dropna(subset="bound")
     if not len(found):
         return []
     reached = 100 * found.bound.sum() / max(found.mutual_information.sum(), 1e-9)

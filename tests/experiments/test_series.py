@@ -496,7 +496,7 @@ def test_labels_missing_from_training_data_are_rejected(tmp_path, task, labels, 
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"model.kernels": (4, 2)}, "2 kernels but 1 strides"),
+    ({"model.kernels": (4, 2)}, r"kernels \[4, 2\] and strides \[1\]"),
     ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "probe.features"),
     ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"),
 ])  # fmt: skip

@@ -186,8 +186,8 @@ def test_without_norm_the_signal_keeps_its_scale(inner, norm):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: resnet_stages(51), "51"), (lambda: resnet_stages(161, 4), "161 has 3 .* after 4"),
-    (lambda: resnet_stages(50, 0), "after 0"), (lambda: ResNet(()), "no stage"),
+    (lambda: resnet_stages(51), "51"), (lambda: resnet_stages(161, 4), "161 has 3 .* is 4"),
+    (lambda: resnet_stages(50, 0), "num_stages is 0"), (lambda: ResNet(()), "no stage"),
     (lambda: ResNet(TINY, "laier"), "laier"), (lambda: ResNet((Stage(1, 48),), "group"), "48"),
     (lambda: SmallConvEncoder(()), "no layer"),
     (lambda: SmallConvEncoder((8,), "channel"), "'channel'"),

@@ -143,7 +143,7 @@ def test_every_entry_that_does_not_fit_is_listed(folder):
         models.load(folder)
     assert str(error.value).endswith(
         f"missing {', '.join(names)}; unknown params/more; "
-        "misshapen params/context/bias0 is (2, 3) and must be (6,)"
+        "misshapen params/context/bias0 is float32(2, 3), not float32(6,)"
     )
 
 

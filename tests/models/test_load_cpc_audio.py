@@ -96,8 +96,8 @@ MEAN = "gEncoder.batchNorm0.running_mean"
 @pytest.mark.parametrize(("layers", "wrong", "listed"), [
     (1, {MEAN: (32,), f"{HH}_reverse": (72, 24)}, f"unknown {MEAN}, {HH}_reverse"),
     (1, {"gEncoder.conv1.weight": None, "more": (), CONV3: (32, 32, 5), NORM4: (32,)},
-     f"missing gEncoder.conv1.weight; unknown more; misshapen {CONV3} is (32, 32, 5) and must be "
-     f"(32, 32, 4), {NORM4} is (32,) and must be (1, 32, 1)"),
+     f"missing gEncoder.conv1.weight; unknown more; misshapen {CONV3} is float32(32, 32, 5), "
+     f"not float32(32, 32, 4), {NORM4} is float32(32,), not float32(1, 32, 1)"),
     (2, {HH.replace("l0", "l1"): None}, f"missing {HH.replace('l0', 'l1')}"),  # a layer still
 ])  # fmt: skip
 def test_every_wrong_entry_is_listed(saved, layers, wrong, listed):
@@ -140,7 +140,7 @@ def test_other_networks_are_named(saved):
     for wrong, words in (
         ({**entries, **recurrent}, "1 gates"),
         ({**entries, **scales}, "instance norm"),
-        ({"linear.weight": np.zeros((2, 2), "f")}, r"gEncoder.*gAR.*got 1: .linear.weight"),
+        ({"linear.weight": np.zeros((2, 2), "f")}, r"gEncoder.*gAR.*got 1, first .linear.weight"),
         ({f"net.{name}": array for name, array in entries.items()}, r"net\.gEncoder\.conv0\."),
         ({**entries, f"module.{BIAS0}": np.zeros(32, "f")}, "with and without a prefix"),
     ):
@@ -181,7 +181,7 @@ def test_arrays_of_a_checkpoint_are_float32(monkeypatch, torch_file, key):
 
 
 @pytest.mark.parametrize(("content", "match"), [
-    ({"weights": {"a": 1}, "step": 3}, "weights, gEnc"), ([1], "no named arrays"),
+    ({"weights": {"a": 1}, "step": 3}, "weights, gEnc"), ([1], "no arrays"),
     (ValueError("Failed.\nUnsupported: GLOBAL os.mkdir was"), "os.mkdir"), (EOFError(), "EOFError"),
     ({"conv.weight": np.zeros(3)}, "gEncoder"),
     ({"config": {"cpc_mode": "reverse"}, "weights": TORCH_WEIGHTS}, "cpc_mode 'reverse'"),

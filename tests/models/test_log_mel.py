@@ -56,15 +56,6 @@ def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
     assert np.abs((y - ENERGY_MEAN) / ENERGY_SCALE).max() < 3
 
 
-def test_half_precision_computes_energies_in_float32():
-    x, encoder = noise(2, 800), LogMelEncoder(8, (3, 1))
-    variables = random_variables(encoder, x)
-    encoders = encoder, encoder.clone(dtype=jnp.bfloat16)
-    whole, half = jax.jit(lambda v: [one.apply(v, x) for one in encoders])(variables)
-    assert half.dtype == jnp.bfloat16
-    assert jnp.linalg.norm(half.astype(jnp.float32) - whole) / jnp.linalg.norm(whole) < 0.03
-
-
 def test_mistakes_are_sentences():
     for options in ({"norm": "laier"}, {"padding": "reflect"}, {"window_samples": 4000}):
         with pytest.raises(UserError):

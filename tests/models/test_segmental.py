@@ -7,19 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from random_variables import noise, random_variables
 
-from cpc.models import (
-    GRU,
-    CausalConv,
-    ConvEncoder,
-    LinearPredictor,
-    SegmentalCPC,
-    boundaries,
-    make_model,
-)
-from cpc.models import segment_means as means_of
+from cpc import models
 
 THRESHOLDS = (0.05, 0.4)
-CONTEXT = CausalConv(6, 1)
+CONTEXT = models.CausalConv(6, 1)
 
 
 def latents(seed, t=40, d=6):
@@ -59,10 +50,11 @@ def test_boundaries_and_means_are_those_of_the_paper():
     @functools.partial(jax.jit, static_argnums=0)
     def run(threshold):
         given = jnp.asarray(mask)
-        begins = boundaries(filled, threshold, given)
+        begins = models.boundaries(filled, threshold, given)
 
         def half_square(z):
-            means, there = means_of(jnp.where(given[..., None], z, jnp.nan), begins, given)
+            holed = jnp.where(given[..., None], z, jnp.nan)
+            means, there = models.segment_means(holed, begins, given)
             return (jnp.where(there[..., None], means, 0) ** 2).sum() / 2, (means, there)
 
         slope, rest = jax.grad(half_square, has_aux=True)(filled)
@@ -87,23 +79,23 @@ def test_boundaries_and_means_are_those_of_the_paper():
 
 
 def make(**frames):
-    encoder = ConvEncoder(8, (4,), (2,))
-    module = SegmentalCPC(encoder, CONTEXT, LinearPredictor(2, 8), 8, 0.05, **frames)
+    encoder = models.ConvEncoder(8, (4,), (2,))
+    module = models.SegmentalCPC(encoder, CONTEXT, models.LinearPredictor(2, 8), 8, 0.05, **frames)
     x = noise(2, 80)
     return module, random_variables(module, x), x
 
 
 def test_outputs_are_of_frames_and_of_segments():
-    frame = CausalConv(5, 2)
-    module, variables, x = make(frame_context=frame, frame_predictor=LinearPredictor(3, 8))
+    frame = models.CausalConv(5, 2)
+    module, variables, x = make(frame_context=frame, frame_predictor=models.LinearPredictor(3, 8))
     plain = module.clone(frame_context=None, frame_predictor=None)
     params = variables["params"]
 
     @jax.jit
     def run(x):
         frames, segments = module.apply(variables, x)
-        begins = boundaries(frames.z, 0.05)
-        means, _ = means_of(frames.z, begins)
+        begins = models.boundaries(frames.z, 0.05)
+        means, _ = models.segment_means(frames.z, begins)
         s = means @ params["hidden"]["kernel"] + params["hidden"]["bias"]
         s = jax.nn.relu(s) @ params["output"]["kernel"] + params["output"]["bias"]
         c = CONTEXT.apply({"params": params["context"]}, s)
@@ -112,7 +104,7 @@ def test_outputs_are_of_frames_and_of_segments():
             "frames": (of_frames, params["frame_predictor"]["W"]["kernel"], frames),
             "segments": (c, params["predictor"]["W"]["kernel"], segments),
         }
-        embedded = make_model(module).embed(variables, x), make_model(plain).embed(variables, x)
+        embedded = [one.apply(variables, x, method="embed") for one in (module, plain)]
         return begins, s, wanted, plain.apply(variables, x), embedded
 
     begins, s, wanted, (bare, same), (with_context, without) = run(x)
@@ -132,7 +124,7 @@ def test_outputs_are_of_frames_and_of_segments():
 
 
 def test_short_signals_are_as_they_would_be_alone():
-    find = jax.jit(functools.partial(boundaries, threshold=0.05))
+    find = jax.jit(functools.partial(models.boundaries, threshold=0.05))
     assert find(jnp.ones((2, 1, 3))).tolist() == [[False], [False]]  # a single latent is a segment
     module, variables, x = make()
     alone = jax.jit(module.apply)(variables, x[:1, :50])
@@ -145,10 +137,10 @@ def test_short_signals_are_as_they_would_be_alone():
 
 
 def test_layers_are_of_the_encoder_and_of_the_context_that_c_is_of():
-    both = {"frame_context": GRU(5, 3), "frame_predictor": LinearPredictor(3, 8)}
+    both = {"frame_context": models.GRU(5, 3), "frame_predictor": models.LinearPredictor(3, 8)}
     for frames, name in ((both, "frame_context"), ({}, "context")):
         module, _, _ = make(**frames)
-        module = module.clone(context=GRU(6, 2))
+        module = module.clone(context=models.GRU(6, 2))
         variables = random_variables(module, noise(1, 80))
         assert module.num_layers == {"z": 1, "c": 3 if frames else 2}
         shorter, own = module.upto("c", 1, variables)

@@ -9,22 +9,14 @@ import pytest
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, closing_lines, score_section, sentences, write_report
+from cpc.report import Words, closing_lines, run_page, scores, sentences, write_report
 from cpc.report.engine import Section, cells, write_page
 from cpc.report.run_page import accuracy_figure, bound_figure, bound_section, curves_figure
 from cpc.report.scores import DIFFERENCE, all_scores, headlines, score_table
 from cpc.results.run import last_scores, read_run
 from cpc.results.score import Outcomes, Score, write_scores
-from tests.fake_image_run import DIRECTIONS, write_fake_image_run
-from tests.fake_image_run import OFFSETS as ROWS_AHEAD
-from tests.fake_run import (
-    OFFSETS,
-    add_records,
-    draw_nothing,
-    fake_record,
-    remove_seals,
-    write_fake_run,
-)
+from tests import fake_image_run, fake_run
+from tests.fake_run import OFFSETS, add_records, draw_nothing, fake_record, write_fake_run
 
 AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
 IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
@@ -56,7 +48,7 @@ def workdir(tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-    return write_fake_image_run(tmp_path / "run")
+    return fake_image_run.write_fake_image_run(tmp_path / "run")
 
 
 def axes_of(figures):
@@ -92,7 +84,7 @@ def add_run(tmp_path, *scores):
 
 def rewrite_lines(workdir, lines):
     (workdir / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    remove_seals(workdir)
+    fake_run.remove_seals(workdir)
 
 
 def test_page_has_all_parts_and_is_reproducible(finished):
@@ -141,11 +133,11 @@ def test_tables_and_figures_of_images(images):
     assert rows["classes, shapes"][DIFFERENCE] == "+3.2 (+2.2 to +4.2)"
     assert rows["few labels, shapes, 600 labels, frozen"]["CPC"] == "72.0"
     panels = axes_of(bound_figure(run, IMAGES))
-    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
-        f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
-    ]
+    titles = itertools.product(("batch", "one per sequence"), fake_image_run.DIRECTIONS)
+    drawn = [axes.get_title(loc="left").split(":")[0] for axes in panels]
+    assert drawn == [f"{rule}, {direction}" for rule, direction in titles]
     (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
-    assert ceiling.get_xdata().tolist() == ROWS_AHEAD
+    assert ceiling.get_xdata().tolist() == fake_image_run.OFFSETS
     top1, _ = axes_of(accuracy_figure(run, IMAGES))
     assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
     assert top1.get_xlabel() == "offset k (rows ahead)"
@@ -153,7 +145,7 @@ def test_tables_and_figures_of_images(images):
 
 def test_learning_curves(images):
     run = read_run(images)
-    (figure,) = score_section.curve_figures(last_scores(run.scores), IMAGES)
+    (figure,) = scores.curve_figures(last_scores(run.scores), IMAGES)
     (axes,) = axes_of([figure])
     assert figure.name == "curve_few_labels_shapes_image_accuracy"
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
@@ -165,7 +157,7 @@ def test_learning_curves(images):
     assert [float(line.get_xdata()[at]) for at in (0, -1)] == [600, 60_000]
     assert [float(line.get_ydata()[at]) for at in (0, -1)] == pytest.approx([72, 85])
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
-    (axes,) = axes_of(score_section.progress_figure(run.scores, IMAGES))
+    (axes,) = axes_of(scores.progress_figure(run.scores, IMAGES))
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert lines["CPC, z"] == [[0, 60], [250, 72.5], [500, 85.5]]
 
@@ -177,7 +169,7 @@ def test_each_data_set_unit_and_metric_has_a_learning_curve(images):
         for (unit, metric), n, data in itertools.product(asked, (100, 200), ("a/b", "../a_b"))
     ]
     write_scores(images, curve)
-    section = score_section.scores_section(read_run(images), IMAGES)
+    section = scores.scores_section(read_run(images).scores, IMAGES)
     drawn = [one.name for one in section.figures if one.name.startswith("curve_speakers")]
     assert len({*drawn}) == 6
     write_page(images, "curves", "", "", [section])
@@ -305,17 +297,14 @@ def test_difference_is_from_the_strongest_other_score(tmp_path, higher, kind):
 
 
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
-    def number_of_sentences():
-        return len(summary(read_run(workdir)))
-
-    before, said = number_of_sentences(), []
+    before, said = summary(read_run(workdir)), []
     for nats in (9.0, 0.5):
         truth = {"offsets": OFFSETS, "mutual_information": [nats] * 12}
         (workdir / "truth.json").write_text(json.dumps(truth))
         said += [one for one in summary(read_run(workdir)) if "exact" in one]
     kept, broken = said
     assert kept != broken
-    assert number_of_sentences() == before + 1
+    assert len(summary(read_run(workdir))) == len(before) + 1
     flat = fake_record(600, "batch", False, 1024, 4.0, np.random.default_rng(0))
     add_records(workdir, flat | {"std_c": 1e-7, "rank_c": 1.0})
     assert any("1e-07" in one for one in summary(read_run(workdir)))
@@ -388,7 +377,7 @@ def test_console_table_fits_its_width(tmp_path):
     scores = [PHONES._replace(task="a long name of a task " * 3, features=name) for name in names]
     add_run(tmp_path, *scores)
     lines = closing_lines(tmp_path, Words(baselines=tuple(titles), titles=titles))
-    assert max(map(len, lines)) <= score_section.WIDTH
+    assert max(map(len, lines)) <= run_page.WIDTH
     assert {word for word in " ".join(lines).split() if word in "012"} == {*"012"}
 
 

@@ -16,8 +16,7 @@ from cpc.models.words import context_mask
 from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Section, Table, figure_of, write_page
 from cpc.report.provenance import made_section
-from cpc.report.score_section import scores_section
-from cpc.report.scores import headlines, score_table
+from cpc.report.scores import headlines, score_table, scores_section
 from cpc.report.words import Words
 from cpc.results import Score, read_run
 from cpc.types import UserError
@@ -155,7 +154,7 @@ def write_words_report(workdir: str | pathlib.Path) -> pathlib.Path:
     sections = [
         Section("", run.problems, tables=tables),
         Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
-        scores_section(run, WORDS) or Section(""),
+        scores_section(run.scores, WORDS),
         made_section(run.environment, run.config),
     ]
     return write_page(workdir, "report", "Words", f"{lead}: {workdir.resolve()}", sections=sections)
