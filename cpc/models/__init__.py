@@ -26,6 +26,8 @@ from cpc.models.encoders import ConvEncoder as ConvEncoder
 from cpc.models.encoders import LogMelEncoder as LogMelEncoder
 from cpc.models.features import Layers as Layers
 from cpc.models.features import group_signals as group_signals
+from cpc.models.features import stream_contexts as stream_contexts
+from cpc.models.features import stream_latents as stream_latents
 from cpc.models.image_cpc import DIRECTIONS as DIRECTIONS
 from cpc.models.image_cpc import ImageCPC as ImageCPC
 from cpc.models.image_cpc import check_offsets as check_offsets
@@ -43,7 +45,9 @@ from cpc.models.layers import end_at as end_at
 from cpc.models.layers import layer_depths as layer_depths
 from cpc.models.layers import module_ends as module_ends
 from cpc.models.layers import part_of as part_of
+from cpc.models.layers import reverse_time as reverse_time
 from cpc.models.load import EXPORTED as EXPORTED
+from cpc.models.load import WEIGHTS as WEIGHTS
 from cpc.models.load import Pretrained as Pretrained
 from cpc.models.load import load_pretrained as load_pretrained
 from cpc.models.load import save as save

@@ -6,12 +6,12 @@ samples that a latent depends on, and contexts continue from the state after the
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from cpc.models.cpc import CPC
 from cpc.models.layers import end_at, part_of
@@ -94,44 +94,34 @@ class Layers:
         """Return the layers for a long signal, which is read in chunks once per layer.
 
         `read(start, stop)` returns samples from start to stop. stop is at most `num_samples`.
-
-        Raises:
-            UserError: if `can_stream` is false.
         """
-        if not self.can_stream:
-            raise UserError("contexts that depend on all later samples need short signals: embed z")
-        return {n: np.concatenate([*self._stream(n, read, num_samples)]) for n in self.names}
 
-    def _stream(self, name, read, num_samples):
-        """Yield a layer in chunks of frames."""
-        module, variables = end_at(self._module, self._variables, name)
-        encoder, state = module.encoder, None
-        stride, (before, after) = encoder.stride, encoder.frames_around
-        num_frames, chunk = max(1, num_samples // stride), max(1, CHUNK_SAMPLES // stride)
-        # Chunks start `after` frames early, so that even a last chunk of one frame has a mirror.
-        around = before + after
-        length = (around + chunk + after) * stride
-        for first in range(0, num_frames, chunk):
-            # The first chunks begin at the start of the signal, where the encoder pads.
-            start = max(0, first - around)
-            x = read(start * stride, min(start * stride + length, num_samples))
-            own = part_of(variables, "encoder")
-            y = _encode(encoder, own, mirror(x, length)[None], first - start, chunk)
+        def read_mirrored(start: int, stop: int) -> np.ndarray:
+            return mirror(read(start, min(stop, num_samples)), stop - start)
+
+        features = {}
+        for name in self.names:
+            module, variables = end_at(self._module, self._variables, name)
+            stride = module.encoder.stride
+            frames, chunk = max(1, num_samples // stride), max(1, CHUNK_SAMPLES // stride)
+            parts = stream_latents(module, variables, read_mirrored, frames, chunk)
             if name.startswith("c"):
-                y, state = _advance(module.context, part_of(variables, "context"), y, state)
-            yield np.asarray(y[0], np.float32)[: num_frames - first]
+                parts = stream_contexts(module, variables, parts)
+            features[name] = np.concatenate([np.asarray(part[0], "f4") for part in parts])[:frames]
+        return features
 
     def embed_signals(self, signals: Sequence[Signal]) -> list[Features]:
         """Return the layers for each signal, in the order of the signals."""
         groups, long = group_signals(list(map(len, signals)), self.stride, self.can_stream)
-        features: dict[int, Features] = {}
+        features: list[Features] = [{}] * len(signals)
         for num_frames, members in groups:
             batch = self.embed_group([signals[index] for index in members], num_frames)
-            features |= zip(members, batch, strict=True)
+            for index, row in zip(members, batch, strict=True):
+                features[index] = row
         for index in long:
             x = signals[index]
             features[index] = self.embed_long(lambda start, stop, x=x: x[start:stop], len(x))
-        return [features[index] for index in range(len(signals))]
+        return features
 
 
 def _apply(module: Any, names: Sequence[str], preprocess: Any, variables: PyTree, x: Any) -> Any:
@@ -139,10 +129,9 @@ def _apply(module: Any, names: Sequence[str], preprocess: Any, variables: PyTree
     outputs = {}
     for name in names:  # XLA computes shared layers once
         end, own = end_at(module, variables, name)
-        if name.startswith("c"):
-            _, outputs[name] = end.apply(own, x, method="embed")
-        else:
-            outputs[name] = end.apply(own, x, method="encode")
+        is_context = name.startswith("c")
+        found = end.apply(own, x, method="embed" if is_context else "encode")
+        outputs[name] = found[1] if is_context else found
     return outputs
 
 
@@ -157,7 +146,7 @@ def group_signals(
     ([(112, [0, 2])], [1])
     """
     max_frames = max(1, CHUNK_SAMPLES // stride)
-    by_length, groups, long = defaultdict(list), [], []
+    by_length, long = defaultdict(list), []
     for index, num_samples in enumerate(lengths):
         frames = max(1, -(-num_samples // stride))
         if frames > max_frames and can_stream:
@@ -167,6 +156,7 @@ def group_signals(
         while padded < frames:
             padded = max(padded + 1, padded * 5 // 4)
         by_length[min(padded, max_frames) if frames <= max_frames else padded].append(index)
+    groups = []
     for padded, members in sorted(by_length.items()):
         rows = 2 ** int(np.log2(max(1, BATCH_SAMPLES // stride // padded)))
         groups += [(padded, members[i : i + rows]) for i in range(0, len(members), rows)]
@@ -192,9 +182,47 @@ def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([*rows, *[rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))])
 
 
+def stream_latents(
+    module: CPC,
+    variables: PyTree,
+    read: Callable[[int, int], Float[np.ndarray, "..."]],
+    num_frames: int,
+    chunk_frames: int,
+) -> Iterator[Float[Array, "1 t d"]]:
+    """Yield the latents of a recording in chunks of `chunk_frames` frames.
+
+    The last chunk may extend past the end of the recording. `read(start, stop)` must return
+    stop - start samples, also past the end.
+    """
+    encoder, own = module.encoder, part_of(variables, "encoder")
+    before, after = encoder.frames_around
+    # Chunks start `after` frames early, so that `read` can mirror even a last chunk of one frame.
+    around = before + after
+    length = (around + chunk_frames + after) * encoder.stride
+    for first in range(0, num_frames, chunk_frames):
+        # The first chunks begin at the start of the recording, where the encoder pads.
+        start = max(0, first - around)
+        x = read(start * encoder.stride, start * encoder.stride + length)
+        yield _encode(encoder, own, x[None], first - start, chunk_frames)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _encode(encoder, variables, x, skip, num_frames):
     return jax.lax.dynamic_slice_in_dim(encoder.apply(variables, x), skip, num_frames, axis=1)
+
+
+def stream_contexts(
+    module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
+) -> Iterator[Float[Array, "1 t h"]]:
+    """Yield the contexts for chunks of latents, carrying the context state between chunks."""
+    if not isinstance(module, CPC) or module.is_bidirectional:
+        raise UserError(
+            "contexts of both directions and of segments need the whole recording: embed z"
+        )
+    own, state = part_of(variables, "context"), None
+    for z in latents:
+        c, state = _advance(module.context, own, z, state)
+        yield c
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -9,17 +9,28 @@ import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
-from cpc import models
+from cpc.models import (
+    CPC,
+    GRU,
+    TIME_DIRECTIONS,
+    CausalConv,
+    ConvEncoder,
+    LinearPredictor,
+    LogMelEncoder,
+    end_at,
+    module_ends,
+    stream_contexts,
+)
 from cpc.types import UserError
 
-BOTH = {"directions": models.TIME_DIRECTIONS}
+BOTH = {"directions": TIME_DIRECTIONS}
 GREEDY = {"cuts": (2, 5)}
 #: One latent per 5 samples, which it sees alone.
-FRAMES = models.ConvEncoder(8, (5,), (5,), norm="layer")
+FRAMES = ConvEncoder(8, (5,), (5,), norm="layer")
 
 
-def make(encoder=FRAMES, context=models.GRU(6), **options):
-    module = models.CPC(encoder, context, models.LinearPredictor(3, 8), **options)
+def make(encoder=FRAMES, context=GRU(6), **options):
+    module = CPC(encoder, context, LinearPredictor(3, 8), **options)
     return module, random_variables(module, jnp.zeros((1, 1600)))
 
 
@@ -36,7 +47,7 @@ def test_the_backward_branch_is_the_forward_one_in_reversed_time():
     (forward, backward), (z, c) = whole = apply(variables, x, number)
     close = functools.partial(np.testing.assert_allclose, atol=1e-6)
     jax.tree.map(lambda a, b: close(a[1], b[1]), apply(variables, x), whole)  # all samples exist
-    plain = module.clone(directions=models.TIME_DIRECTIONS[:1])
+    plain = module.clone(directions=TIME_DIRECTIONS[:1])
     swapped = {
         "encoder": {**params["encoder"], "kernel0": params["encoder"]["kernel0"][::-1]},
         "context": params["context_backward"],
@@ -64,10 +75,10 @@ def energy(outputs):
 
 def test_losses_train_their_own_module_alone():
     """The gradients are those without isolation, of the module's own parameters, and 0 else."""
-    cuts, encoder = (1, 3), models.LogMelEncoder(8, (2, 1, 2), norm="layer")
-    module, variables = make(encoder, models.CausalConv(4, 1), cuts=cuts)
+    cuts, encoder = (1, 3), LogMelEncoder(8, (2, 1, 2), norm="layer")  # cut as its ConvEncoder is
+    module, variables = make(encoder, CausalConv(4, 1), cuts=cuts)
     plain, params, x = module.clone(cuts=()), variables["params"], noise(2, 640)
-    ends = [models.end_at(plain, {"params": {"encoder": {}}}, f"z{cut}")[0].encoder for cut in cuts]
+    ends = [end_at(plain, {"params": {"encoder": {}}}, f"z{cut}")[0].encoder for cut in cuts]
 
     def isolated(params):
         outputs = module.apply({"params": params}, x)
@@ -111,21 +122,23 @@ def test_losses_train_their_own_module_alone():
 
 
 def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
-    module, _ = make(models.ConvEncoder(8), **BOTH, **GREEDY)
-    assert module.branches == [*itertools.product((3, 2, 1), models.TIME_DIRECTIONS)]
+    module, _ = make(ConvEncoder(8), **BOTH, **GREEDY)
+    assert module.branches == [*itertools.product((3, 2, 1), TIME_DIRECTIONS)]
     assert module.linear_maps({}) is None
-    module, variables = make(models.ConvEncoder(8), models.GRU(6, 2), **BOTH, cuts=(2, 4))
-    assert models.end_at(module, variables, "z2")[0].cuts == ()
-    assert models.end_at(module, variables, "z3")[0].cuts == (2,)
-    shorter, own = models.end_at(module, variables, "c1")
-    assert shorter == module.clone(context=models.GRU(6))
+    module = CPC(ConvEncoder(8), GRU(6, 2), LinearPredictor(3, 8), TIME_DIRECTIONS, (2, 4))
+    variables = random_variables(module, jnp.zeros((1, 1600)))
+    assert end_at(module, variables, "z2")[0].cuts == ()
+    assert end_at(module, variables, "z3")[0].cuts == (2,)
+    shorter, own = end_at(module, variables, "c1")
+    assert shorter == module.clone(context=GRU(6))
     for name in ("context", "context_backward"):
         one = variables["params"][name]
         kept = {key: value for key, value in one.items() if key.endswith("0")}
         jax.tree.map(np.testing.assert_array_equal, own["params"][name], kept)
-    with pytest.raises(UserError, match="embed z"):
-        models.Layers(module, variables, ("c",)).embed_long(np.zeros, 1600)
-    assert models.Layers(*make(models.ConvEncoder(8), **GREEDY), ("c",)).can_stream
+    with pytest.raises(UserError, match="both directions"):
+        next(stream_contexts(module, variables, iter([jnp.zeros((1, 3, 8))])))
+    greedy, variables = make(ConvEncoder(8), **GREEDY)
+    assert next(stream_contexts(greedy, variables, iter([noise(1, 4, 8)]))).shape == (1, 4, 6)
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -134,6 +147,6 @@ def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
 ])  # fmt: skip
 def test_mistakes_are_reported(options, words):
     with pytest.raises(UserError, match=words):
-        make(models.ConvEncoder(8), **options)
+        make(ConvEncoder(8), **options)
     with pytest.raises(UserError, match="is 7"):
-        models.module_ends(5, 7)
+        module_ends(5, 7)

@@ -1,19 +1,21 @@
 """Recordings in chunks against the whole at once, and the samples that a latent depends on."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
 from cpc import models
+from cpc.types import UserError
 
 SMALL = models.ConvEncoder(8, (10, 8), (5, 4))
 
 
 def test_contexts_of_the_whole_recording_cannot_be_streamed():
     module = models.SegmentalCPC(SMALL, models.GRU(6), models.LinearPredictor(1, 8), 8)
-    can_stream = [models.Layers(module, {}, (name,)).can_stream for name in ("z", "c")]
-    assert can_stream == [True, False]
+    with pytest.raises(UserError, match="of segments"):
+        next(models.stream_contexts(module, {}, iter([jnp.zeros((1, 4, 8))])))
 
 
 @pytest.mark.parametrize(("context", "encoder", "channels"), [
@@ -21,21 +23,21 @@ def test_contexts_of_the_whole_recording_cannot_be_streamed():
     (models.CausalTransformer(8, 1, num_heads=2, span=4),
      models.LogMelEncoder(8, (3, 5), padding="valid"), ()),
 ])  # fmt: skip
-def test_chunks_equal_the_whole(monkeypatch, context, encoder, channels):
-    monkeypatch.setattr(models.features, "CHUNK_SAMPLES", 6 * encoder.stride)
-    frames, after = 23, encoder.frames_around[1]
+def test_chunks_equal_the_whole(context, encoder, channels):
+    frames, chunk, after = 23, 6, encoder.frames_around[1]
     module = models.CPC(encoder, context, models.LinearPredictor(2, 8))
     # Energies near the floor are less exact.
     tolerance = 1e-4 if isinstance(encoder, models.LogMelEncoder) else 1e-5
-    x = np.asarray(noise((frames + after) * encoder.stride, *channels))
-    variables = random_variables(module, x[None])
-    layers = models.Layers(module, variables, ("z", "c"))
-    found = layers.embed_long(lambda start, stop: x[start:stop], len(x))
-    whole = jax.jit(models.make_model(module).embed)(variables, x[None])
-    for name, wanted in zip("zc", whole, strict=True):
-        assert len(found[name]) == frames + after
-        pairs = found[name][:frames], wanted[0, :frames]
-        np.testing.assert_allclose(*pairs, rtol=tolerance, atol=tolerance)
+    whole = np.asarray(noise((frames + after + chunk) * encoder.stride, *channels))
+    variables, x = random_variables(module, whole[None]), whole[: (frames + after) * encoder.stride]
+    z_all, c_all = jax.jit(models.make_model(module).embed)(variables, x[None])
+    padded = np.pad(whole, ((0, 10 * encoder.stride), *((0, 0) for _ in channels)))
+    latents = [*models.stream_latents(module, variables, lambda a, b: padded[a:b], frames, chunk)]
+    assert {z.shape for z in latents} == {(1, chunk, 8)}
+    contexts = models.stream_contexts(module, variables, iter(latents))
+    z, c = (np.concatenate(list(parts), axis=1)[:, :frames] for parts in (latents, contexts))
+    np.testing.assert_allclose(z, z_all[:, :frames], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(c, c_all[:, :frames], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("encoder", [
