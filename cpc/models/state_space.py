@@ -43,13 +43,15 @@ def apply_state_space(
     params: dict[str, Array],
     u: Float[Array, "b t d"],
     start: Complex[Array, "b n"] | None = None,
+    parallel: bool | None = None,
 ) -> tuple[Float[Array, "b t d"], Complex[Array, "b n"]]:
     """Return a layer's outputs y and its last state x, starting from zero or a given state.
 
         x_t = lambda * x_{t-1} + sqrt(1 - |lambda|^2) * (B u_t)        y_t = Re(C x_t) + D * u_t
 
-    The root keeps the variance of x equal for all lambda. A CPU evaluates the steps in order, and
-    an accelerator by an associative scan over time, which takes log t steps.
+    The root keeps the variance of x equal for all lambda. The result is the same for a step-by-step
+    evaluation and for an associative scan over time (`parallel`), which takes log t steps. By
+    default, the scan is used on accelerators.
 
     >>> params = init_state_space(jax.random.key(0), 4)
     >>> y, x = apply_state_space(params, jnp.ones((2, 5, 4)))
@@ -62,23 +64,30 @@ def apply_state_space(
     real, imaginary = jnp.split(u @ params["B"], 2, axis=-1)
     inputs = jax.lax.complex(scale * real, scale * imaginary).swapaxes(0, 1)
     start = jnp.zeros_like(inputs[0]) if start is None else start
-    x = _scan_states(decay, inputs, start)
+    x = scan_states(decay, inputs, start, parallel)
     stacked = jnp.concatenate([x.real, -x.imag], axis=-1).swapaxes(0, 1)
     return stacked @ params["C"] + params["D"] * u, x[-1]
 
 
-def _scan_states(decay, inputs, start):
-    """Return x_t = decay * x_{t-1} + inputs_t for each step (t, b, n), where x_0 is `start`."""
+def scan_states(
+    decay: Complex[Array, " n"],
+    inputs: Complex[Array, "t b n"],
+    start: Complex[Array, "b n"],
+    parallel: bool | None = None,
+) -> Complex[Array, "t b n"]:
+    """Return x_t = decay * x_{t-1} + inputs_t for each step, where x_0 is `start`."""
+    parallel = jax.default_backend() != "cpu" if parallel is None else parallel
+    if not parallel:
 
-    def step(x, one):
-        x = decay * x + one
-        return x, x
+        def step(x: Array, one: Array) -> tuple[Array, Array]:
+            x = decay * x + one
+            return x, x
 
-    def join(left, right):
+        return jax.lax.scan(step, start, inputs)[1]
+
+    def join(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         return left[0] * right[0], right[0] * left[1] + right[1]
 
-    if jax.default_backend() == "cpu":
-        return jax.lax.scan(step, start, inputs)[1]
     inputs = inputs.at[0].add(decay * start)
     decays = jnp.broadcast_to(decay, (len(inputs), 1, len(decay)))
     return jax.lax.associative_scan(join, (decays, inputs))[1]
