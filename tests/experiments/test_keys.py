@@ -42,7 +42,7 @@ from experiments.kinds.rl import step as rl_step
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
 from experiments.train import run as run_config
-from experiments.training import loop, objective, weights
+from experiments.training import objective, weights
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
@@ -426,7 +426,7 @@ def fit(config):
     ) as found:
         training.train(pathlib.Path(), problem(config), None, make_mesh(1))
     made = found["run_training"].call_args.args[2]
-    with calls(loop, prefetch=()) as found:
+    with calls(training, prefetch=()) as found:
         made.batches(0)
     return {**made._asdict(), **made.cadence._asdict(), **found["prefetch"].call_args.kwargs}
 
@@ -657,7 +657,7 @@ def synthetic(config):
 
 
 EMPTY = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32), ""
-audio_fits = functools.partial(probe_calls, synthetic, audio.tasks, "probe_scores")
+audio_fits = functools.partial(probe_calls, synthetic, audio.tasks.evaluate, "probe_scores")
 ctc_heads = functools.partial(
     probe_calls, synthetic, audio.recognition, "train_on_labels", answer=EMPTY
 )
