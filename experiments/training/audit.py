@@ -65,28 +65,20 @@ def audit_problem(problem: Problem) -> Audit:
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(plan.config.seed)
 
+    @jax.jit
     def locate(batch):
         prepared = problem.preprocess(batch, root, True)
+        shapes = jax.eval_shape(problem.model.init, root, prepared)
+        variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         outputs, _ = problem.model.apply(variables, prepared, False)
         _, positions, mask = problem.split_branches(outputs, prepared)[0]
-        return positions, mask
+        return positions, mask, problem.preprocess(batch, root, False)["x"]  # not augmented
 
-    def zeros(function, *given):
-        shapes = jax.eval_shape(function, *given)
-        # One jitted program compiles once instead of once per shape.
-        return jax.jit(
-            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        )()
-
-    prepared = zeros(lambda batch: problem.preprocess(batch, root, True), batches[0])
-    variables = zeros(problem.model.init, root, prepared)
-    get_inputs = jax.jit(lambda batch: problem.preprocess(batch, root, False)["x"])  # not augmented
-    positions, labels, utterances = [], [], []
+    located_batches = []
     for batch in batches:
-        located, mask = jax.device_get(jax.jit(locate)(batch))
+        located, mask, x = jax.device_get(locate(batch))
         shape = np.broadcast_shapes(*map(np.shape, located))
-        inputs = content_ids(np.asarray(get_inputs(batch)), shape, branch.name)
-        label = {**problem.label(batch), "content": inputs}
+        label = {**problem.label(batch), "content": content_ids(x, shape, branch.name)}
         utterance = batch.get("utterance", batch["sequence"])  # windows may share an utterance
         utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
         if mask is not None:  # skip padding
@@ -95,10 +87,9 @@ def audit_problem(problem: Problem) -> Audit:
                 return np.broadcast_to(x, mask.shape)[mask]
 
             located, label, utterance = jax.tree.map(keep, (located, label, utterance))
-        positions.append(located)
-        labels.append(label)
-        utterances.append(utterance)
+        located_batches.append((located, label, utterance))
 
+    positions, labels, utterances = map(list, zip(*located_batches, strict=True))
     rows = []
     for name in [name for name in labels[0] if all(name in label for label in labels)]:
         found = negatives.audit_rule(
@@ -122,13 +113,9 @@ def audit_problem(problem: Problem) -> Audit:
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
     """Return an id per latent, equal for latents with equal inputs.
 
-    All ids are -1 if the inputs of the latents are unknown.
-
-    Args:
-        x: inputs with the leading axes of `shape`, or (b, s, ...) samples, which are divided
-            evenly among the latents.
-        shape: shape (b, t) or (b, i, j) of the latents.
-        direction: reading direction of an image.
+    Latents have the `shape` (b, t) or, in an image that is read in `direction`, (b, i, j). Inputs
+    `x` have the same leading axes or are samples (b, s, ...), which are divided evenly among the
+    latents. All ids are -1 for other inputs.
 
     >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
     array([[0, 1],
