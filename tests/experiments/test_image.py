@@ -168,14 +168,6 @@ def test_unlabelled_images_have_no_group():
     assert (groups[[0, 2]] < 0).all()
 
 
-def test_default_crop_and_first_offset():
-    for crop, patches in ((0, 15), (32, 7)):
-        config = make_config(data__size=64, augment__crop=crop)
-        assert image.describe_input(config)["shape"][:2] == [patches] * 2
-    for stride, offsets in ((4, (2, 3, 4)), (8, (1, 2, 3))):
-        assert image.choose_offsets(make_config(model__stride=stride, data__size=64)) == offsets
-
-
 @pytest.mark.parametrize(("text", "rows"), [
     ("train", range(10)), ("train[:7]", range(7)), ("train[90%:]", [9]), ("train[-2:]", [8, 9]),
     ("train[20%:5]", [2, 3, 4]), ("valid", None), ("train[a:b]", None), ("train[3]", None),
