@@ -109,9 +109,7 @@ def check_shared(source: str, theirs: Mapping[str, Any], own: Mapping[str, Any])
 def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained) -> Start:
     """Return the arrays of a model that have the name and shape of an array of a run's model.
 
-    Raises:
-        UserError: an array of a part in `start_from_parts` or `freeze`, or every array, does not
-            fit.
+    Raises UserError if none fits, or one of a part in `start_from_parts` or `freeze` does not.
     """
     module, given = kind.build_model(config).module, kind.describe_input(config)
     own_input, their_input = (
