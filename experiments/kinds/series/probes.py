@@ -175,11 +175,8 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
     """Return each piece's frame labels, with -1 for unlabelled frames."""
     labels = []
     for file, first, steps in part.pieces:
-        num_frames = max(1, steps // stride)
-        own = data.step_labels[file] if task == "steps" else None
-        if own is None:
-            own = np.full(1, -1 if task == "steps" else data.file_labels[file], np.int32)
-        labels.append(labels_of_frames(own, first, num_frames, stride))
+        own = data.step_labels[file] if task == "steps" else data.file_labels[[file]]
+        labels.append(labels_of_frames(own, first, max(1, steps // stride), stride))
     return labels
 
 
