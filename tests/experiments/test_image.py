@@ -28,7 +28,7 @@ from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import sections
 from experiments.kinds.image.data import ImageData, cut_split
-from experiments.training.contrastive import interpret, make_probe
+from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.step import make_loss
 from tests.commands import flags_of, run
@@ -100,21 +100,6 @@ def test_large_config_has_a_loss_per_offset():
 def make_config(**options):
     named = {key.replace("__", "."): value for key, value in options.items()}
     return with_settings(image_fashion_mnist.get_config(), named)
-
-
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({"model__patch": 30}, "patch is larger"),
-    ({"model__patch": 28}, "offset 9"),
-    ({"model__num_offsets": 5}, "offset 6"),
-    ({"model__encoder": "vit"}, "(got 'vit')"),
-    ({"model__encoder": "resnet20"}, "depth 20"),
-    ({"probe__tasks": ("supervised",), "probe__every": 250}, "probe.every is 250"),
-    ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
-    ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
-])  # fmt: skip
-def test_invalid_settings_are_rejected(options, sentence):
-    with pytest.raises(UserError, match=re.escape(sentence)):
-        interpret(image, make_config(**options))
 
 
 def image_set(labels, size=28, names=("hat", "shoe")):

@@ -174,16 +174,6 @@ def test_same_sentence_in_another_run_is_not_a_negative():
     assert found.astype(int).tolist() == [[1, 0, 1, 1, 1, 1], [0] * 3 + [1] * 3, [1] * 6]
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
-    ({"probe.features": ("vectors",)}, "probe.word_vectors"),
-    ({"probe.features": ()}, r"probe.features is \(\)"),
-])  # fmt: skip
-def test_invalid_settings_are_rejected(settings, words):
-    with pytest.raises(UserError, match=words):
-        interpret(CONTRASTIVE["text"], tiny(**settings))
-
-
 def test_unusable_text_files_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("one. one. one.")
     for path, mistake in (("", r"data\.path"), (str(tmp_path), r"vocabulary .*got 1 words")):
