@@ -160,10 +160,9 @@ def possible(data: AudioData) -> tuple[str, ...]:
         *(("abx",) if data.phones or data.items else ()),
     )
     if not found:
-        raise UserError(
-            f"the recordings have one speaker ({data.train.speakers[0]}) and no labels: pass "
-            "--data.file_labels, --phones or --items, or set --data.speaker_level"
-        )
+        problem = f"the recordings have one speaker ({data.train.speakers[0]}) and no labels"
+        advice = "pass --data.file_labels, --phones or --items, or set --data.speaker_level"
+        raise UserError(f"{problem}: {advice}")
     return found
 
 

@@ -46,17 +46,15 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     """Raise UserError if no anchor has a negative, or if sup_con would train on a single label."""
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
-        raise UserError(
-            f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative: "
-            "choose another negatives.rule, raise data.batch_size or add data"
-        )
+        problem = f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative"
+        advice = "choose another negatives.rule, raise data.batch_size or add data"
+        raise UserError(f"{problem}: {advice}")
     same = [name for name, value in values.items()
             if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
     if config.loss.name == "sup_con" and same:
-        raise UserError(
-            f"loss.name=sup_con needs several values of {same[0].split('_by_')[1]} (got one in "
-            f"{NUM_BATCHES} batches): add data, or set loss.name=info_nce"
-        )
+        got = f"{same[0].split('_by_')[1]} (got one in {NUM_BATCHES} batches)"
+        advice = "add data, or set loss.name=info_nce"
+        raise UserError(f"loss.name=sup_con needs several values of {got}: {advice}")
 
 
 def audit_problem(problem: Problem) -> Audit:

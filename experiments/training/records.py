@@ -179,10 +179,9 @@ def mean_of_known(values: np.ndarray) -> float:
 def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
     """Sum the losses over offsets that have an anchor, or return NaN if no offset has one.
 
-    >>> sum_with_anchors(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
-    2.5
-    >>> sum_with_anchors(np.array([1.5, np.nan]), np.array([4, 4]))
-    nan
+    >>> losses = np.array([1.5, np.nan, 1.0])
+    >>> sum_with_anchors(losses, np.array([4, 0, 2])), sum_with_anchors(losses, np.ones(3))
+    (2.5, nan)
     """
     used = losses[anchors > 0]
     return float(used.sum()) if used.size else float("nan")

@@ -121,10 +121,8 @@ def accuracy_on(
     """Return accuracy(answer), which scores predictions on labelled frames of `recordings`."""
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
-        raise UserError(
-            f"early stopping needs labels, but {len(recordings)} held-out utterances have none: "
-            "label more utterances, or remove supervised from probe.features"
-        )
+        number = f"none of {len(recordings)} held-out utterances has labels for early stopping"
+        raise UserError(f"{number}: label more, or remove supervised from probe.features")
 
     def accuracy(answer):
         given = np.concatenate(answers_of(encoder, answer, recordings)).argmax(1)

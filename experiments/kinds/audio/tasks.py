@@ -383,11 +383,9 @@ def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
     drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
     test = select(data.test, sorted(drawn.tolist()))
     if not 1 < len({*test.speakers}) < len(test):
-        raise UserError(
-            "verification needs two test speakers, one of them with two utterances (got "
-            f"{len(test):,} utterances by {len({*test.speakers}):,}): add test "
-            "utterances, or set data.speaker_level"
-        )
+        counts = f"{len(test):,} utterances by {len({*test.speakers}):,}"
+        problem = f"verification needs two test speakers, one with two utterances (got {counts})"
+        raise UserError(f"{problem}: add test utterances, or set data.speaker_level")
 
     def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         if not features.values.by_utterance:

@@ -104,10 +104,8 @@ def check_data(config: Config, data: ImageData) -> None:
         return
     for which, part in (("probe_split", data.probe), ("test_split", data.test)):
         if not (part.labels >= 0).any():
-            raise UserError(
-                f"data.{which} ({config.data[which]}) has no labels, which probes need: choose a "
-                "labelled split, or set probe.tasks to ()"
-            )
+            problem = f"data.{which} ({config.data[which]}) has no labels, which probes need"
+            raise UserError(f"{problem}: choose a labelled split, or set probe.tasks to ()")
     if fitted := set(config.probe.tasks) - {"neighbours", "units"}:
         drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
         classes = np.unique(drawn.labels)
