@@ -70,11 +70,13 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
     """
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
+    further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
+    key = next((key for key, value in further.items() if value), "model.num_offsets")
     if longest < config.data.window_samples and number <= furthest:
         length = f"{longest:,} samples ({longest / SAMPLE_RATE_HZ:.2f} s) and {number} latents"
         raise UserError(
             f"the longest of {len(recordings):,} recordings has {length}, too few for offset "
-            f"{furthest}: lower model.num_offsets, model.horizon or loss.align_to"
+            f"{furthest}: lower {key}"
         )
     sizes = subset(config.data, "window_samples", "batch_size", "one_speaker")
     processes: Any = {"process": jax.process_index(), "num_processes": jax.process_count()}
