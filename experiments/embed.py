@@ -37,8 +37,10 @@ from experiments.training.problem import Embedding
 
 TIMES = "times_seconds"
 
-#: Function write(name, features by layer) that writes one file's features.
-Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
+#: Features of a file by layer.
+Features: TypeAlias = dict[str, np.ndarray]
+#: Function write(name, features) that writes one file's features.
+Write: TypeAlias = Callable[[str, Features], None]
 #: Seconds between each layer's frames, or None if rows are not frames in time.
 Seconds: TypeAlias = Mapping[str, float] | None
 
@@ -60,7 +62,7 @@ def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterato
     path.mkdir(parents=True, exist_ok=True)
     prefixes = prefix_layers(layers)
 
-    def write(name: str, features: Mapping[str, np.ndarray]) -> None:
+    def write(name: str, features: Features) -> None:
         for layer, prefix in prefixes.items():
             with replacing(path / f"{prefix}{name}.npy") as part, part.open("wb") as file:
                 np.save(file, features[layer])
@@ -87,7 +89,7 @@ def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> It
     prefixes = prefix_layers(layers)
     with zipfile.ZipFile(path, "w") as archive:
 
-        def write(name: str, features: Mapping[str, np.ndarray]) -> None:
+        def write(name: str, features: Features) -> None:
             name = f"{name}.features" if name == TIMES and seconds else name
             for layer in layers:
                 longest[layer] = max(longest[layer], len(features[layer]))
@@ -111,13 +113,11 @@ def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> 
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise UserError(
-            "an .arrow --output needs pyarrow: pip install pyarrow, or choose an .npz --output"
-        ) from error
+        raise UserError("an .arrow --output needs pyarrow: run pip install pyarrow") from error
     with contextlib.ExitStack() as stack:
         writer: Any = None
 
-        def write(name: str, features: Mapping[str, np.ndarray]) -> None:
+        def write(name: str, features: Features) -> None:
             nonlocal writer
             columns = {"name": pa.array([name])}
             for layer in layers:
@@ -176,30 +176,25 @@ def run(
     seconds = embedding.frame_seconds
     if find_codes:
         seconds = seconds and {"codes": seconds["z"], **seconds}
-        found = (
-            (name, {**made, "codes": find_codes(made["z"])}, amount)
-            for name, made, amount in embedding.features
-        )
-        embedding = embedding._replace(features=found)
+        embedding = change(embedding, lambda made: {**made, "codes": find_codes(made["z"])})
     seconds = seconds and {name: seconds[name] for name in names}
     if pool == "mean":
-        seconds, embedding = None, average_frames(embedding)
+        seconds, embedding = None, change(embedding, average_frames)
     with open_output(output, names, seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
 
 
-def average_frames(embedding: Embedding) -> Embedding:
-    """Return an embedding with each layer's mean over a file's frames in place of the frames."""
+def change(embedding: Embedding, function: Callable[[Features], Features]) -> Embedding:
+    """Apply a function to the features of each file."""
+    found = ((name, function(made), amount) for name, made, amount in embedding.features)
+    return embedding._replace(features=found)
 
-    def average(x: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, x.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
 
-    means = (
-        (name, {layer: average(x) for layer, x in made.items()}, amount)
-        for name, made, amount in embedding.features
-    )
-    return embedding._replace(features=means)
+def average_frames(made: Features) -> Features:
+    """Return each layer's mean over frames."""
+    rows = {layer: x.reshape(-1, x.shape[-1]) for layer, x in made.items()}
+    return {layer: x.mean(axis=0, dtype=np.float64).astype("f4") for layer, x in rows.items()}
 
 
 def parse_layers(features: str, module: Any) -> tuple[str, ...]:
@@ -219,9 +214,7 @@ def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
     """Return a function that maps quantized latents (t, d) to code indices (t, 1)."""
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
-        raise UserError(
-            "--features codes needs a model with quantized latents: set other --features, e.g. c"
-        )
+        raise UserError("--features codes needs a model with quantized latents: remove codes")
     own = models.part_of(pretrained.variables, "encoder")
     return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)), np.float32)[:, None]
 

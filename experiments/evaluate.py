@@ -26,7 +26,7 @@ from absl import flags
 
 from configs.keys import make_config
 from cpc import models, report
-from cpc.data import at_loudness
+from cpc.data import SAMPLE_RATE_HZ, at_loudness
 from cpc.files import plain, read_object, write_sealed
 from cpc.report.engine import Section
 from cpc.results import Run, digest
@@ -144,8 +144,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
 
 def load(config: Config, pretrained: models.Pretrained) -> AudioData:
     """Return the recordings, scaled to the loudness of the model's training data."""
-    if pretrained.input["sample_rate_hz"] != audio.describe_input(config)["sample_rate_hz"]:
-        rate = pretrained.input["sample_rate_hz"]
+    if (rate := pretrained.input["sample_rate_hz"]) != SAMPLE_RATE_HZ:
         raise UserError(f"--checkpoint must take recordings at 16,000 Hz (got {rate} Hz)")
     data = cluster.load_in_turn(lambda: audio.load_data(config, print))
     rms = pretrained.input["rms"]
@@ -161,10 +160,9 @@ def possible(data: AudioData) -> tuple[str, ...]:
         *(("abx",) if data.phones or data.items else ()),
     )
     if not found:
-        raise UserError(
-            f"the recordings have one speaker ({data.train.speakers[0]}) and no labels: pass "
-            "--data.file_labels, --phones or --items, or set --data.speaker_level"
-        )
+        problem = f"the recordings have one speaker ({data.train.speakers[0]}) and no labels"
+        advice = "pass --data.file_labels, --phones or --items, or set --data.speaker_level"
+        raise UserError(f"{problem}: {advice}")
     return found
 
 

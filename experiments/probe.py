@@ -24,13 +24,8 @@ from experiments.command import cli, cluster
 from experiments.command.config import check_config, evaluation_config
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.registry import read_contrastive
+from experiments.training import contrastive
 from experiments.training import step as training
-from experiments.training.contrastive import (
-    check_data_identity,
-    make_probe,
-    probe_with_config,
-    write_page,
-)
 
 TASK = flags.DEFINE_string("task", "all", "Task of the run's kind, or all.")
 STEP = cli.define_step()
@@ -55,15 +50,15 @@ def main() -> None:
     config = evaluation_config(config, kind.KEYS, SETTINGS)
     check_config(config, kind.KEYS)
     kind.geometry(config)  # validates the config
-    is_of_run = check_data_identity(kind, own, config)
+    is_of_run = contrastive.check_data_identity(kind, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = kind.load_data(config, print)
     if is_of_run:
         check_same_data(workdir, data.fingerprint())
-    probe = make_probe(kind, config, workdir, data, kind.build_model(config))
-    probe_with_config(config, own, workdir, probe, variables, step)
-    print(f"report: {write_page(kind, workdir)}")
+    probe = contrastive.make_probe(kind, config, workdir, data, kind.build_model(config))
+    contrastive.probe_with_config(config, own, workdir, probe, variables, step)
+    print(f"report: {contrastive.write_page(kind, workdir)}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from cpc import models
 from cpc.files import write_text
 from cpc.types import UserError
 from experiments.command import cli
-from experiments.kinds.registry import read_contrastive, take_model
+from experiments.kinds.registry import read_contrastive
 from experiments.training.contrastive import CARD, share
+from experiments.training.weights import take_model
 
 EXPERT = pathlib.Path(__file__).with_name("expert_torch.py")
 HUBCONF = '''"""Entry point for torch.hub, or for s3prl if this folder is in s3prl/upstream."""
@@ -42,8 +43,8 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
     folder = pathlib.Path(output).expanduser() if output else path / models.EXPORTED
     if (folder / CARD).exists() and not (folder / "config.json").exists():
         raise UserError(f"{folder} contains an unrelated {CARD}: choose another --output")
-    kind, _ = read_contrastive(path)
-    pretrained = take_model(path, step)
+    kind, config = read_contrastive(path)
+    pretrained = take_model(kind, config, path, step)
     try:
         if for_s3prl:
             write_expert(folder, pretrained.input)

@@ -91,8 +91,3 @@ def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
     if kind is None or missing:
         raise UserError(f"the model in {workdir} lacks {missing}: export the model again")
     return kind
-
-
-def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Load a run's model at a given step, at the best step or, by default, at the newest step."""
-    return weights.take_model(*read_contrastive(workdir), workdir, step)

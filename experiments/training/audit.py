@@ -46,17 +46,15 @@ def check_negatives(plan: Plan, rows: Audit) -> None:
     """Raise UserError if no anchor has a negative, or if sup_con would train on a single label."""
     config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
-        raise UserError(
-            f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative: "
-            "choose another negatives.rule, raise data.batch_size or add data"
-        )
+        problem = f"negatives {plan.negatives} give no anchor in {NUM_BATCHES} batches a negative"
+        advice = "choose another negatives.rule, raise data.batch_size or add data"
+        raise UserError(f"{problem}: {advice}")
     same = [name for name, value in values.items()
             if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
     if config.loss.name == "sup_con" and same:
-        raise UserError(
-            f"loss.name=sup_con needs several values of {same[0].split('_by_')[1]} (got one in "
-            f"{NUM_BATCHES} batches): add data, or set loss.name=info_nce"
-        )
+        got = f"{same[0].split('_by_')[1]} (got one in {NUM_BATCHES} batches)"
+        advice = "add data, or set loss.name=info_nce"
+        raise UserError(f"loss.name=sup_con needs several values of {got}: {advice}")
 
 
 def audit_problem(problem: Problem) -> Audit:
@@ -64,12 +62,11 @@ def audit_problem(problem: Problem) -> Audit:
     plan, branch = problem.plan, problem.plan.geometry.branches[0]
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(plan.config.seed)
-    prepared = jax.eval_shape(lambda batch: problem.preprocess(batch, root, True), batches[0])
-    shapes = jax.eval_shape(problem.model.init, root, prepared)
 
     @jax.jit
     def locate(batch):
         prepared = problem.preprocess(batch, root, True)
+        shapes = jax.eval_shape(problem.model.init, root, prepared)
         variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         outputs, _ = problem.model.apply(variables, prepared, False)
         _, positions, mask = problem.split_branches(outputs, prepared)[0]
@@ -111,13 +108,9 @@ def audit_problem(problem: Problem) -> Audit:
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
     """Return an id per latent, equal for latents with equal inputs.
 
-    All ids are -1 if the inputs of the latents are unknown.
-
-    Args:
-        x: inputs with the leading axes of `shape`, or (b, s, ...) samples, which are divided
-            evenly among the latents.
-        shape: shape (b, t) or (b, i, j) of the latents.
-        direction: reading direction of an image.
+    Latents have the `shape` (b, t) or, in an image that is read in `direction`, (b, i, j). Inputs
+    `x` have the same leading axes or are samples (b, s, ...), which are divided evenly among the
+    latents. All ids are -1 for other inputs.
 
     >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
     array([[0, 1],

@@ -90,21 +90,19 @@ def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name.count("/") < level:
             depth = f"{name} is {name.count('/')} folders below data.path"
-            raise UserError(
-                f"data.group_level is {level}, but {depth}: lower data.group_level or move the file"
-            )
+            raise UserError(f"data.group_level is {level}, but {depth}: lower it or move the file")
     return tuple(name.split("/")[level - 1] for name in names)
 
 
-def name_of(config: Config, name: str = "") -> str:
+def name_of(config: Config) -> str:
     """Return the data's name in score records: a folder, a data set or a source."""
     options = config.data
     source = options.get("source", config.kind)  # a kind may generate its data
     if source in OWN:
         return pathlib.Path(options.path).expanduser().resolve().name
-    return name or source
+    return options.get("name") or source
 
 
-def data_locations(config: Config, name: str = "") -> dict[str, tuple[str, ...]]:
+def data_locations(config: Config) -> dict[str, tuple[str, ...]]:
     """Return the paths of the data, or the path "" if downloaded, by name in score records."""
-    return {name_of(config, name): (config.data.path if config.data.get("source") in OWN else "",)}
+    return {name_of(config): (config.data.path if config.data.get("source") in OWN else "",)}

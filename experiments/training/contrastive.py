@@ -22,18 +22,12 @@ from experiments import status
 from experiments.command.config import Config, check_config, with_settings
 from experiments.status import PROBE_STAMP, was_probed
 from experiments.training import step as training
+from experiments.training import weights
 from experiments.training.audit import audit_run
 from experiments.training.checks import reject
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, run_probes, scratch_checkpoints
 from experiments.training.problem import Contrastive, Probe, Problem, Work
-from experiments.training.weights import (
-    describe,
-    merge,
-    read_start,
-    record_start,
-    start_sentences,
-)
 
 ON_ONE_DEVICE = False
 #: Keys of `probe` that choose probes; its other keys are options for fitting them.
@@ -79,7 +73,7 @@ def interpret(
     )  # fmt: skip
     training.optimizer_of(config)
     training.cadence_of(config).check_multiples({"num_steps": config.num_steps})
-    start = None if mesh is None else read_start(kind, config, workdir)
+    start = None if mesh is None else weights.read_start(kind, config, workdir)
     return dataclasses.replace(plan, start=start)
 
 
@@ -102,7 +96,7 @@ def make_work(
 
     def finish(variables: Any) -> None:
         probe_once(config, folder, build_probe, variables)
-        last = describe(kind, folder, config, problem.model, variables, config.num_steps)
+        last = weights.describe(kind, folder, config, problem.model, variables, config.num_steps)
         share(kind, folder, folder / models.EXPORTED, last)
 
     return Work(
@@ -119,9 +113,10 @@ def with_start(kind: Contrastive, plan: Plan, problem: Problem, folder: pathlib.
     if plan.start is None:
         return problem
     wait_for_all("start_from", {"start_from": plan.start.record["digest"]})
-    run_on_first(record_start, folder, plan.start)
-    own_words = kind.describe_input(plan.config, folder).get("words")
-    return problem._replace(start=functools.partial(merge, start=plan.start, own_words=own_words))
+    run_on_first(weights.record_start, folder, plan.start)
+    words = kind.describe_input(plan.config, folder).get("words")
+    start = functools.partial(weights.merge, start=plan.start, own_words=words)
+    return problem._replace(start=start)
 
 
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
@@ -132,7 +127,7 @@ def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
 
 def start_section(run: Run) -> Section | None:
     """Return the page section on the weights that a run started from, or None."""
-    sentences = start_sentences(run.workdir)
+    sentences = weights.start_sentences(run.workdir)
     return Section("Start", sentences) if sentences else None
 
 
@@ -157,9 +152,8 @@ def probe_once(
     stamp, probe, pending = status.read(workdir / PROBE_STAMP), config.probe, config
     is_same = fit_options(stamp.get("probe")) == fit_options(probe)
     if was_probed(workdir, config.num_steps) and is_same:
-        replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
-        fitted = {*itertools.product(*(stamp["probe"][name] for name in PROBE_KEYS))} - replaced
-        pairs = {*itertools.product(*(probe[name] for name in PROBE_KEYS))} - fitted
+        replaced = set(map(tuple, stamp.get("replaced", ())))
+        pairs = pairs_of(probe) - (pairs_of(stamp["probe"]) - replaced)
         settings = {
             f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in pairs})
             for i, name in enumerate(PROBE_KEYS)
@@ -173,6 +167,11 @@ def probe_once(
         write_sealed(workdir / PROBE_STAMP, probed)
 
 
+def pairs_of(probe: Any) -> set[tuple[str, str]]:
+    """Return the pairs (task, feature) of a probe config."""
+    return {*itertools.product(probe["tasks"], probe["features"])}
+
+
 def fit_options(probe: Any) -> dict[str, Any] | None:
     """Return the fitting options of a probe config, without its tasks and features."""
     return None if probe is None else {**plain(probe), **dict.fromkeys(PROBE_KEYS, ())}
@@ -181,10 +180,8 @@ def fit_options(probe: Any) -> dict[str, Any] | None:
 def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
     """Return whether `config` probes the data of a run with config `own`.
 
-    The data may have moved to another path since the run.
-
-    Raises:
-        UserError: other data have the name of the run's data and would replace their scores.
+    The data may have moved to another path since the run. Raises UserError if other data have the
+    name of the run's data and would replace their scores.
     """
     data_locations = kind.PROBES.data_locations
     is_own, own_places = plain(config.data) == plain(own.data), data_locations(own)
@@ -199,9 +196,7 @@ def check_data_identity(kind: Contrastive, own: Config, config: Config) -> bool:
         if len(new) != len(old) or any(path.exists() for path in moved):
             other = " of ".join(map(str, new)) or f"data.source={name}"
             scores = f"scores of the run's own {' of '.join(map(str, old)) or 'data'}"
-            raise UserError(
-                f"{other} would replace {scores}, also named {name}: rename one of them"
-            )
+            raise UserError(f"{other} would replace {scores}, also named {name}: rename one")
         is_own = True
     return is_own
 
@@ -218,8 +213,7 @@ def probe_with_config(
     is_changed = fit_options(own.probe) != fit_options(config.probe)
     is_changed |= plain(own.data) != plain(config.data)
     if stamp and step == own.num_steps and is_changed:  # before fitting, which may be interrupted
-        pairs = itertools.product(*(config.probe[name] for name in PROBE_KEYS))
-        replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})
+        replaced = sorted({*map(tuple, stamp.get("replaced", ()))} | pairs_of(config.probe))
         write_sealed(path, {**stamp, "replaced": replaced})
     scores = probe(variables, step)
     if stamp.get("data") and not {*stamp["data"]} & {score.data for score in scores}:
@@ -259,7 +253,7 @@ context and predictor after {step:,} of {config["num_steps"]:,} steps.
 
 {"; ".join(settings)}. Batch size {config["data"]["batch_size"]}, seed {config["seed"]}, negative
 rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
-{" ".join(start_sentences(workdir))}
+{" ".join(weights.start_sentences(workdir))}
 
 ## Mutual information
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cpc import train
-from cpc.data import prefetch
 from cpc.files import plain, read_object
 from cpc.results.score import read_records
 from cpc.train.loop import Cadence, Evaluate, FitResult, Sinks, Summarize, fit
@@ -24,11 +23,11 @@ STATE_SECONDS = 15.0
 
 
 class Training(NamedTuple):
-    """Arguments of `cpc.train.fit` for a run."""
+    """Arguments of `cpc.train.fit` for a run, and the amount of data per step."""
 
     state: train.TrainState
     """State before the first step."""
-    step: Callable[[train.TrainState, Any], train.TrainState]
+    step_fn: Callable[[train.TrainState, Any], train.TrainState]
     batches: Callable[[int], Iterable[Any]]
     summarize: Summarize
     num_steps: int
@@ -43,9 +42,9 @@ def run_training(
     folder: pathlib.Path, config: Config, training: Training, console: train.ProgressWriter
 ) -> FitResult:
     """Train from the newest checkpoint of a run directory to the last step or a signal."""
-    common: dict[str, Any] = {"num_steps": training.num_steps}
-    if training.per_step is not None:
-        common["per_step"], common["per_step_unit"] = training.per_step
+    given, common = training._asdict(), {"num_steps": training.num_steps}
+    if per_step := given.pop("per_step"):
+        common["per_step"], common["per_step_unit"] = per_step
     with open_training(folder, training.state, console, config) as (state, sinks, stop):
         begin = time.time()
         if train.is_first():  # include the time of earlier starts
@@ -55,30 +54,8 @@ def run_training(
         def summarize(sums, step):
             return {**training.summarize(sums, step), **common, "seconds": time.time() - begin}
 
-        return fit(
-            state,
-            training.step,
-            training.batches,
-            num_steps=training.num_steps,
-            evaluate=training.evaluate,
-            summarize=summarize,
-            cadence=training.cadence,
-            sinks=sinks,
-            stop=stop,
-            steps_in_flight=training.steps_in_flight,
-        )
-
-
-def prefetched(
-    put: Callable[[int], Any], num_steps: int, per_launch: int, num_threads: int
-) -> Callable[[int], Iterator[Any]]:
-    """Return a function that iterates over prefetched batches from a given first step.
-
-    Each batch is put(launch). A launch is a group of `per_launch` consecutive steps.
-    """
-    return lambda first: prefetch(
-        put, first // per_launch, num_steps // per_launch, num_threads=num_threads
-    )
+        own = {"state": state, "summarize": summarize, "sinks": sinks, "stop": stop}
+        return fit(**given | own)
 
 
 @contextlib.contextmanager

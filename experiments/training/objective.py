@@ -73,15 +73,8 @@ def objective_loss(
 ) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
     """Compute the loss of all branches.
 
-    Args:
-        plan: the plan of the run.
-        params: parameters of the objective.
-        state: state of the objective, which is updated only if `train`.
-        branches: outputs of the model for each branch.
-        rng: key for sampled negatives.
-        train: whether to update the temperature and the queues, and to use negatives from queues.
-        maps: prediction matrices of the model, if its predictor is linear.
-        reducer: loss reducer for several devices, from `reducer_of`.
+    Only in training are queues used as negatives, and queues and the temperature updated. `maps`
+    are the prediction matrices of a linear predictor, and `reducer` comes from `reducer_of`.
 
     Returns:
         The loss summed over branches, the per-offset sums of all branches in order, the next
@@ -202,14 +195,7 @@ def sampled_scores(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Score `NUM_ANCHORS` evenly spaced anchors per offset, without gradient.
 
-    Args:
-        branch: outputs as returned by `scored`.
-        rule: rule that admits latents as negatives.
-        sampler: sampler of negatives, or None to use all of them.
-        offsets: offsets of the predictions.
-        temperature: temperature by which scores are divided.
-        rng: key for the sampler.
-        queue: queue of additional candidates.
+    `branch` has outputs as returned by `scored`, and `queue` additional candidates.
 
     Returns:
         Scores of the positives (m,) and the negatives (m, n), and the negatives' mask (m, n).
@@ -222,7 +208,7 @@ def sampled_scores(
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
     )
     num_rows, length = z.shape[:2]
-    positives, all_scores, masks = [], [], []
+    found = []
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes
         nth = jnp.linspace(0, usable - 1, min(NUM_ANCHORS, usable)).astype(jnp.int32)
@@ -245,7 +231,6 @@ def sampled_scores(
         positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
         if sampler is not None:
             scores, mask = sampler(rng, positive, scores, mask)
-        positives.append(positive)
-        all_scores.append(scores)
-        masks.append(mask)
-    return jnp.concatenate(positives), jnp.concatenate(all_scores), jnp.concatenate(masks)
+        found.append((positive, scores, mask))
+    positives, all_scores, masks = map(jnp.concatenate, zip(*found, strict=True))
+    return positives, all_scores, masks

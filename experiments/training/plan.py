@@ -178,9 +178,7 @@ def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     # Rules depend only on distances and equality, so a few anchors and candidates are enough.
     furthest = max(max(branch.offsets) for branch in geometry.branches)
     if length < 2:
-        raise UserError(
-            f"a window must have at least 2 latents (got {length}): raise {geometry.window}"
-        )
+        raise UserError(f"a window must have 2 latents (got {length}): raise {geometry.window}")
     batch_size = config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
     for k in range(1, min(furthest, length - 1) + 1):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from cpc.models import Model
@@ -32,6 +33,10 @@ class ProbeContext(NamedTuple):
     workdir: pathlib.Path
     step: int
     folder_of: FolderOf
+
+    def untrained(self, x: Any) -> Any:
+        """Return the variables of an untrained network for inputs like `x`."""
+        return self.model.init(jax.random.key(self.config.seed + 1), {"x": x})
 
 
 class FeatureSet(NamedTuple):

@@ -157,8 +157,7 @@ class Contrastive(Kind, Protocol):
     def geometry(self, config: Config, /) -> Geometry:
         """Return the numbers of latents and predictions for one sequence or image.
 
-        Raises:
-            UserError: the config is invalid for any data.
+        Raises UserError if the config is invalid for any data.
         """
         ...
 

@@ -14,13 +14,7 @@ from cpc.results import headline_mask, name_of, offset_ranges, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
 from cpc.types import CPCOutputs, SoundPosition
 from experiments.command.config import Config
-from experiments.training.objective import (
-    BranchOutputs,
-    objective_loss,
-    reducer_of,
-    scored,
-    temperature,
-)
+from experiments.training import objective
 from experiments.training.plan import Plan
 from experiments.training.problem import Probe, Problem, model_variables
 
@@ -36,42 +30,28 @@ def strict_sums(
     plan: Plan,
     params: Any,
     state: Any,
-    batches: Sequence[Sequence[BranchOutputs]],
+    batches: Sequence[Sequence[objective.BranchOutputs]],
     by_group: bool = False,
 ) -> tuple[Any, list[tuple[CPCOutputs, Any]]]:
     """Return the summed terms of the strict bound, without gradient, and the scored outputs.
 
-    All sequences are contrasted with each other, except pairs that share sound.
-
-    Args:
-        plan: the plan of the run.
-        params, state: parameters and state of the objective.
-        batches: branch outputs for each batch.
-        by_group: whether to return a `GroupSplit` by the positions' groups.
-
-    Returns:
-        The sums, and for each branch the scored outputs of all batches and their mask.
+    All sequences are contrasted with each other, except pairs that share sound. With `by_group`,
+    the sums are a `GroupSplit`. The outputs of all batches and their mask are returned per branch.
     """
-    tau, parts, all_scored = temperature(plan, params, state), [], []
+    tau, parts, all_scored = objective.temperature(plan, params, state), [], []
     branch_outputs = zip(*jax.lax.stop_gradient(batches), strict=True)
     for branch, rows in zip(plan.geometry.branches, branch_outputs, strict=True):
-        has_sound = isinstance(rows[0].positions, SoundPosition)
-        arrays = [
-            (scored(plan, outputs), mask, (place.window, place.end) if has_sound else None)
-            for outputs, place, mask in rows
-        ]
-        outputs, mask, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)
+        arrays = []
+        for outputs, place, mask in rows:
+            sound = (place.window, place.end) if isinstance(place, SoundPosition) else None
+            groups = jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
+            arrays.append((objective.scored(plan, outputs), mask, sound, groups[:, 0]))
+        outputs, mask, sound, group = jax.tree.map(lambda *x: jnp.concatenate(x), *arrays)
         pair, options = (outputs.z, outputs.predictions / tau), {"where": mask, "sound": sound}
         if by_group:
-            groups = [
-                jnp.broadcast_to(place.group, outputs.z.shape[:-1]).reshape(len(outputs.z), -1)
-                for outputs, place, _ in rows
-            ]
-            group = jnp.concatenate(groups)[:, 0]
-            sums = split_by_group(*pair, group, branch.offsets, **options)
+            parts.append(split_by_group(*pair, group, branch.offsets, **options))
         else:
-            sums = bound_over_sequences(*pair, branch.offsets, **options)
-        parts.append(sums)
+            parts.append(bound_over_sequences(*pair, branch.offsets, **options))
         all_scored.append((outputs, mask))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
@@ -153,24 +133,21 @@ def describe_record(record: Mapping[str, Any]) -> str:
         scores = {k: v for k, v in record.items() if "/" in k}
         return "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
     is_train, losses = record.get("split", "train") == "train", np.asarray(record["offset_loss"])
-    words = [f"loss {format_number(mean_of_known(losses), 3)}"]
     rule = "" if is_train else f" ({rule_title(record['rule'])})"
     if np.isnan(losses).all():
         return f"no loss at any offset: the batch has no anchors, or the loss is NaN{rule}"
+    loss = f"loss {format_number(mean_of_known(losses), 3)}"
     if record["has_bound"]:
-        kind = "lower bound" if record["is_bound"] else "estimate"
-        ceiling = mean_of_known(np.asarray(record["log_n"]))
+        bound = f"{'lower bound' if record['is_bound'] else 'estimate'} {format_nats(record)}"
+        ceiling = f"of log N {mean_of_known(np.asarray(record['log_n'])):.2f}"
         if record.get("series") == "strict":
-            return f"{kind} {format_nats(record)} of log N {ceiling:.2f}{rule}"
-        words[0] += f" of log N {ceiling:.2f}"
-        words.append(f"{kind} {format_nats(record)}{rule}")
-        return "  ".join(words)
-    words.append(
-        f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
-    )
-    if not math.isnan(record.get("strict_nats", math.nan)):
-        words.append(f"lower bound {format_nats(record, 'strict_')}")
-    return "  ".join(words)
+            return f"{bound} {ceiling}{rule}"
+        return f"{loss} {ceiling}  {bound}{rule}"
+    top1, chance = 100 * record["top1"], 100 * record["chance"]
+    line = f"{loss}  top-1 {top1:.1f} % (chance {chance:.2g} %){rule}"
+    if math.isnan(record.get("strict_nats", math.nan)):
+        return line
+    return f"{line}  lower bound {format_nats(record, 'strict_')}"
 
 
 def format_nats(record: Mapping[str, Any], series: str = "") -> str:
@@ -202,10 +179,9 @@ def mean_of_known(values: np.ndarray) -> float:
 def sum_with_anchors(losses: np.ndarray, anchors: np.ndarray) -> float:
     """Sum the losses over offsets that have an anchor, or return NaN if no offset has one.
 
-    >>> sum_with_anchors(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
-    2.5
-    >>> sum_with_anchors(np.array([1.5, np.nan]), np.array([4, 4]))
-    nan
+    >>> losses = np.array([1.5, np.nan, 1.0])
+    >>> sum_with_anchors(losses, np.array([4, 0, 2])), sum_with_anchors(losses, np.ones(3))
+    (2.5, nan)
     """
     used = losses[anchors > 0]
     return float(used.sum()) if used.size else float("nan")
@@ -265,14 +241,15 @@ def make_evaluation(
     plan, held_out = problem.plan, problem.held_out
     if held_out is None:
         return lambda state: []
-    batches = [put_batch(held_out.draw(i), mesh) for i in range(held_out.number)]
+
+    def put_all(draw: Callable[[int], Any]) -> list[Any]:
+        return [put_batch(draw(i), mesh) for i in range(held_out.number)]
+
+    batches = independent = put_all(held_out.draw)
     # The strict bound needs draws from the marginal, unlike batches of one speaker.
-    independent = batches
     if held_out.draw_independent is not held_out.draw:
-        independent = [
-            put_batch(held_out.draw_independent(i), mesh) for i in range(held_out.number)
-        ]
-    rng, reducer, tracker = jax.random.key(0), reducer_of(mesh), make_tracker(plan)
+        independent = put_all(held_out.draw_independent)
+    rng, reducer, tracker = jax.random.key(0), objective.reducer_of(mesh), make_tracker(plan)
 
     # Jitted separately: inlined in `measure_strict` it would be compiled for every batch.
     @jax.jit
@@ -282,7 +259,7 @@ def make_evaluation(
 
     @jax.jit
     def measure(own, branches):
-        _, sums, _, metrics = objective_loss(
+        _, sums, _, metrics = objective.objective_loss(
             plan, own[0], own[1], branches, rng, False, reducer=reducer
         )
         return sums, {name: metrics[name] for name in EVAL_METRICS if name in metrics}

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cpc import models
 from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable, read_named, same_name
+from cpc.evaluate import embed_utterances
 from cpc.files import write_sealed
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
@@ -129,14 +131,8 @@ def list_files(
 ) -> dict[str, pathlib.Path]:
     """Return the files below `root` by relative path, without suffix if the path is then unique.
 
-    Args:
-        root: file or folder.
-        suffixes: accepted file suffixes.
-        skipped: list that receives the files that cannot be used, each with the reason.
-        others: suffixes of files that are ignored and not reported.
-
-    Raises:
-        UserError: `root` does not exist or contains no files with an accepted suffix.
+    Other files are appended to `skipped` with the reason, except those with suffixes in `others`.
+    Raises UserError if `root` does not exist or contains no files with an accepted suffix.
     """
     advice = f"pass {list_endings(suffixes)} files"
     if root.is_file():
@@ -168,6 +164,25 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         skipped.append((printable(name), printable(str(error))))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def embed_side_by_side(embed: Any, kinds: str, variables: Any, x: Any) -> jax.Array:
+    """Return the features of several `kinds` ("z", "c") of a batch, concatenated."""
+    made = dict(zip("zc", embed(variables, x), strict=True))
+    return jnp.concatenate([made[kind] for kind in kinds], axis=-1)
+
+
+def embed_frames(
+    model: models.Model, variables: Any, kinds: str, signals: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the features of several `kinds` ("z", "c") of each signal, concatenated."""
+    # On the devices once, in one layout for all networks, which then share a compilation.
+    weights = jax.device_put(jax.device_get(variables))
+    embed = functools.partial(embed_side_by_side, model.embed, kinds, weights)
+    stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
+    long = make_embed_long(model, weights, kinds)
+    return embed_utterances(embed, signals, stride, ahead=ahead, embed_long=long)
 
 
 def make_embed_long(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from cpc.data import prefetch
 from cpc.models import Model
 from cpc.models.load import BATCH_COLLECTIONS
 from cpc.train import (
@@ -26,7 +27,7 @@ from cpc.train import (
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, subset
-from experiments.training.loop import Training, prefetched, run_training
+from experiments.training.loop import Training, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
 from experiments.training.problem import Probe, Problem, find_part, model_variables
 from experiments.training.records import describe_record, make_evaluation, make_summary, strict_sums
@@ -68,7 +69,8 @@ def make_batches(
         batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
         return batches if per_launch > 1 else batches[0]
 
-    return prefetched(put, num_steps, per_launch, config.data.num_threads)
+    end, num_threads = num_steps // per_launch, config.data.num_threads
+    return lambda first: prefetch(put, first // per_launch, end, num_threads=num_threads)
 
 
 def cadence_of(config: Config) -> Cadence:

@@ -46,14 +46,16 @@ NEVER = np.iinfo(np.int32).max
 AT_LIMIT = ", the most"
 
 
-def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
-    """Return a random tenth of the rows, but at least one row, in ascending order.
+def hold_out(number: int, seed: int, always: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+    """Split `number` rows into training rows, which include `always`, and a random tenth.
 
-    >>> len(hold_out(range(20), seed=0)), len(hold_out([7], seed=0))
-    (2, 1)
+    >>> [len(rows) for rows in hold_out(20, seed=0)], hold_out(2, seed=0, always=[1])
+    ([18, 2], ([1], [0]))
     """
-    number = max(1, round(HELD_OUT_FRACTION * len(rows)))
-    return np.sort(np.random.default_rng(seed).choice(rows, number, replace=False))
+    rows = np.setdiff1d(np.arange(number), always)
+    num_held = max(1, round(HELD_OUT_FRACTION * len(rows)))
+    held = np.sort(np.random.default_rng(seed).choice(rows, num_held, replace=False))
+    return np.setdiff1d(np.arange(number), held).tolist(), held.tolist()
 
 
 def make_own_optimizer(
@@ -110,26 +112,14 @@ def train_on_labels(
 
     W and b are initialised to zero. If the recipe has an accuracy, training stops when the accuracy
     no longer improves. The learning rate then falls to zero from the best parameters on, and the
-    parameters with the highest accuracy are returned.
+    parameters with the highest accuracy are returned. `writers` receive all accuracies.
 
-    Args:
-        config: config of the run.
-        features: computes one row of features per label from a batch with key "x".
-        variables: initial variables of the network: "params" and other collections.
-        draw: draw(step) -> batch with "x" and the inputs of the loss.
-        recipe: optimizer, length and loss.
-        num_classes: number of classes.
-        rng: key for training.
-        writers: receive the held-out accuracy of each evaluation.
-        folder: folder for checkpoints, so that the same call resumes, or None to save none.
-        settings: JSON values to compare besides the config; checkpoints that differ are deleted.
+    Checkpoints in `folder` let the same call resume after a signal, which raises
+    `cpc.train.Stopped`. They are deleted if the config or `settings` (JSON values) differ.
 
     Returns:
         The trained network as answer(x) in evaluation mode, and a description of the training's
         length.
-
-    Raises:
-        cpc.train.Stopped: a signal stopped the training.
     """
     score, params, extra = add_linear_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
@@ -268,17 +258,11 @@ def train_until_best(
     due: Sequence[int],
     cooldown: float,
 ) -> tuple[train.TrainState, str]:
-    """Train with early stopping, then cool down from the best parameters.
+    """Train with early stopping, then cool down from the best parameters, `state.extra["best"]`.
 
-    Args:
-        state: contains the best parameters in `extra["best"]`.
-        advance: advance(state, step) -> state at that step, and the reason if it stopped before.
-        measure: measure(state) -> value to maximise.
-        due: steps to measure at. Training ends after `PATIENCE` measurements without improvement.
-        cooldown: length of the cooldown, relative to the steps before it.
-
-    Returns:
-        The last state, and the reason for stopping, or "".
+    advance(state, step) returns the state at a step, and the reason if it stopped before.
+    measure(state), which is maximised, is called at the steps `due`, until it has not improved for
+    `PATIENCE` calls. `cooldown` is relative to the steps before it. Returns like `advance`.
     """
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
@@ -336,11 +320,10 @@ def _cast(old: PyTree, new: PyTree) -> PyTree:
 def open_scratch(
     folder: pathlib.Path | None, settings: Mapping[str, Any], state: train.TrainState
 ) -> Iterator[tuple[train.Checkpoints | None, train.TrainState, Callable[[], str]]]:
-    """Yield the checkpoints of a folder, the newest state, and `stop`.
+    """Yield the checkpoints of a folder, the newest state or `state`, and `stop`.
 
-    The state is `state` if the folder has no checkpoint. Checkpoints with other settings are
-    deleted. If `folder` is None or there are several processes, yields no checkpoints and a `stop`
-    that returns "".
+    Checkpoints with other settings are deleted. Without a folder, or with several processes, there
+    are no checkpoints.
     """
     if folder is None or jax.process_count() > 1:
         yield None, state, lambda: ""

@@ -100,18 +100,14 @@ def check_shared(source: str, theirs: Mapping[str, Any], own: Mapping[str, Any])
     """Raise UserError if weights have another kind, sample rate or stride than the run."""
     for name in SHARED:
         if None not in (theirs.get(name), own.get(name)) and theirs[name] != own[name]:
-            raise UserError(
-                f"start_from {source} has {name} {theirs[name]}, and this run has {own[name]}: "
-                f"choose weights or a config with the same {name}"
-            )
+            problem = f"{name} {theirs[name]}, and this run has {own[name]}"
+            raise UserError(f"start_from {source} has {problem}: choose other weights or config")
 
 
 def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained) -> Start:
     """Return the arrays of a model that have the name and shape of an array of a run's model.
 
-    Raises:
-        UserError: an array of a part in `start_from_parts` or `freeze`, or every array, does not
-            fit.
+    Raises UserError if none fits, or one of a part in `start_from_parts` or `freeze` does not.
     """
     module, given = kind.build_model(config).module, kind.describe_input(config)
     own_input, their_input = (
@@ -138,10 +134,8 @@ def fit_weights(kind: Contrastive, config: Config, pretrained: models.Pretrained
             )
     if not arrays:
         first = initialized[0] if initialized else "it has no arrays"
-        raise UserError(
-            f"start_from {config.start_from} fits no part of the model ({first}): choose other "
-            "weights or another model"
-        )
+        problem = f"start_from {config.start_from} fits no part of the model ({first})"
+        raise UserError(f"{problem}: choose other weights or another model")
     record = {
         "source": config.start_from,
         "step": pretrained.about.get("step"),
@@ -188,10 +182,8 @@ def record_start(folder: pathlib.Path, start: Start) -> None:
     """
     record, before = start.record, read_object(folder / START, [])
     if before and before["digest"] != record["digest"]:
-        raise UserError(
-            f"the weights in {record['source']} changed since {folder} started: restore them or "
-            "use a new --workdir"
-        )
+        problem = f"the weights in {record['source']} changed since {folder} started"
+        raise UserError(f"{problem}: restore them or use a new --workdir")
     step = "" if record["step"] is None else f", step {record['step']:,}"
     print(f"start: {record['source']}{step}, {len(record['taken'])} arrays taken")
     for line in record["initialized"]:

@@ -89,10 +89,9 @@ def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
             other = 1 - one
             first = int(batch["sample"][one])
             lag = begin[other] - first
-            shared = (lag > -stride) & (lag < stride * length)
             if direction == "backward":
-                lag = first + stride * real[one] - stride - begin[other]
-                shared = (lag > -stride) & (lag < stride * length)
+                lag = first + stride * (real[one] - 1) - begin[other]
+            shared = (lag > -stride) & (lag < stride * length)
             here = slice(0, real[one]), slice(0, real[other])
             wanted = np.broadcast_to(~shared, (length, length))
             np.testing.assert_array_equal(found[one, :, other][here], wanted[here])

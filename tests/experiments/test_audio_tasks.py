@@ -102,6 +102,10 @@ def test_unusable_labels_are_rejected(data):
         given = data._replace(phones={"synthetic": phones} if phones else {})
         with pytest.raises(UserError, match=words):
             probes.probe_tasks(config, given)
+    config.probe.tasks, config.probe.features = ("phones",), ("supervised",)
+    config.probe.hours = 1e-6
+    with pytest.raises(UserError, match="synthetic has one labelled training utterance"):
+        probes.probe_tasks(config, data)
     other = dataclasses.replace(data.test, speakers=("x",) * 8)
     for task, changed, words in (
         ("speakers", {"train": other}, "one speaker"),

@@ -10,7 +10,6 @@ import pytest
 from scipy.special import logsumexp
 
 from configs import audio_synthetic
-from cpc import data
 from cpc.data.recordings import root_mean_square
 from cpc.estimators import Tracker
 from cpc.train import make_mesh
@@ -21,6 +20,7 @@ from experiments.training import step as training
 from experiments.training.objective import objective_loss
 from experiments.training.records import make_evaluation, make_summary, strict_sums
 from tests import plans
+from tests.data.packages import recordings_of
 
 WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)
 #: Most are shorter than a window of 10 latents, one is shorter than a latent, one has one.
@@ -30,13 +30,8 @@ LENGTHS = (700, 1000, 90, 2400, 480, 200, 1300, 1700)
 def noise(lengths):
     rng = np.random.default_rng(0)
     waves = [(2000 * rng.standard_normal(n)).astype(np.int16) for n in lengths]
-    return data.Recordings(
-        names=tuple(f"u{i}" for i in range(len(lengths))),
-        speakers=tuple("ab"[i % 2] for i in range(len(lengths))),
-        lengths=np.asarray(lengths, np.int64),
-        read=lambda i, start, stop: waves[i][start:stop],
-        rms=np.array([root_mean_square(wave) for wave in waves], np.float32),
-    )
+    rms = np.array([root_mean_square(wave) for wave in waves], np.float32)
+    return recordings_of(waves, ("ab" * len(waves))[: len(waves)], rms=rms)
 
 
 def make_config(**options):

@@ -237,7 +237,6 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     ("--input and --output", (None, "in", "out.npz")),
     ("not a folder", ("run", "in", "out.npz")),
     ("quantized", ("model", "in", "out.npz", "codes")),
-    (r"z1, .*, z5, z, c1, c.*'z6'", ("model", "in", "out.npz", "z6")),
     (r"a\.txt.*wav", ("model", "a.txt", "out.npz", "z1,c")),
 ])  # fmt: skip
 def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
@@ -321,7 +320,7 @@ def test_layers_are_named_in_a_list():
     assert embed.parse_layers("all", module) == ALL
     assert embed.parse_layers("z1, z,codes,z1", module) == ("z1", "z", "codes")
     for wrong in ("z9", "z1,x", ",", ""):
-        with pytest.raises(UserError, match="--features must"):
+        with pytest.raises(UserError, match=r"--features must .*z1, .*, z5, z, c1, c"):
             embed.parse_layers(wrong, module)
 
 

@@ -166,12 +166,7 @@ def test_invalid_arguments_are_rejected(folder, released, tmp_path):
     given = {**image.describe_input(make_config(image.KEYS)), "shape": [20480]}
     models.save(tmp_path / "image", models.load_cpc_audio(released)._replace(input=given))
     for words, weights, place, options in (
-        (
-            "--tasks must .*speakers, files, ctc.*'words'",
-            released,
-            folder,
-            {"tasks": ["words"]},
-        ),
+        ("--tasks must .*speakers, files, ctc.*'words'", released, folder, {"tasks": ["words"]}),
         (r"'c9'.*choose one of z1.*c1, c2, c", released, folder, {"layer": "c9"}),
         ("--layer must .*'z1'", released, folder, {"layer": "z1"}),
         ("no recordings", released, tmp_path / "silent", {}),

@@ -28,7 +28,7 @@ from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import sections
 from experiments.kinds.image.data import ImageData, cut_split
-from experiments.training.contrastive import interpret, make_probe
+from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.step import make_loss
 from tests.commands import flags_of, run
@@ -102,21 +102,6 @@ def make_config(**options):
     return with_settings(image_fashion_mnist.get_config(), named)
 
 
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({"model__patch": 30}, "patch is larger"),
-    ({"model__patch": 28}, "offset 9"),
-    ({"model__num_offsets": 5}, "offset 6"),
-    ({"model__encoder": "vit"}, "(got 'vit')"),
-    ({"model__encoder": "resnet20"}, "depth 20"),
-    ({"probe__tasks": ("supervised",), "probe__every": 250}, "probe.every is 250"),
-    ({"augment__crop": 40}, "augment.crop is 40 and data.size is 28"),
-    ({"augment__jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
-])  # fmt: skip
-def test_invalid_settings_are_rejected(options, sentence):
-    with pytest.raises(UserError, match=re.escape(sentence)):
-        interpret(image, make_config(**options))
-
-
 def image_set(labels, size=28, names=("hat", "shoe")):
     pixels = np.random.default_rng(0).integers(0, 256, (len(labels), size, size, 1), np.uint8)
     return Images(pixels, np.array(labels, np.int32), names)
@@ -166,14 +151,6 @@ def test_unlabelled_images_have_no_group():
     assert groups[1] == groups[3] == 0
     assert len(set(groups.tolist())) == 3
     assert (groups[[0, 2]] < 0).all()
-
-
-def test_default_crop_and_first_offset():
-    for crop, patches in ((0, 15), (32, 7)):
-        config = make_config(data__size=64, augment__crop=crop)
-        assert image.describe_input(config)["shape"][:2] == [patches] * 2
-    for stride, offsets in ((4, (2, 3, 4)), (8, (1, 2, 3))):
-        assert image.choose_offsets(make_config(model__stride=stride, data__size=64)) == offsets
 
 
 @pytest.mark.parametrize(("text", "rows"), [

@@ -42,13 +42,14 @@ from experiments.kinds.rl import step as rl_step
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
 from experiments.train import run as run_config
-from experiments.training import loop, objective, weights
+from experiments.training import objective, weights
 from experiments.training import probes as training_probes
 from experiments.training import step as training
 from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import BranchOutputs, init_objective, objective_loss
 from experiments.training.records import probes_due
 from tests import services
+from tests.experiments import test_text
 from tests.experiments.test_clips import noise
 from tests.plans import meaning, plan_of, plan_of_offsets, problem_of, speech
 
@@ -59,12 +60,8 @@ SMALL = {
         "data.num_files": 10, "data.window_steps": 8, "data.batch_size": 4, "model.width": 4,
         "model.context_width": 4, "model.num_offsets": 2, "num_steps": 100,
         "optim.warmup_steps": 10, "eval_every": 10, "save_every": 10},
-    "text": {
-        "data.source": "grammar", "data.num_documents": 20, "data.max_vocabulary": 60,
-        "data.run_sentences": 6, "data.max_words": 10, "data.batch_size": 4,
-        "data.block_sentences": 10, "model.width": 4, "model.context_width": 4,
-        "model.embedding_width": 4, "model.num_offsets": 2, "probe.features": ("z",),
-        "probe.tasks": ("next",)},
+    "text": test_text.TINY | {
+        "data.num_documents": 20, "model.num_offsets": 2, "probe.features": ("z",)},
     "audio": {
         "data.source": "folder", "data.path": "clips", "data.window_samples": 1600,
         "data.batch_size": 4, "evaluate.num_windows": 0},
@@ -416,6 +413,29 @@ def test_incompatible_keys_are_rejected_before_reading_data(settings, words):
         interpret(CONTRASTIVE["audio"], config)
 
 
+@pytest.mark.parametrize(("card", "settings", "words"), [
+    *(("image_fashion_mnist", *row) for row in (
+        ({"model.patch": 30}, "patch is larger"), ({"model.patch": 28}, "offset 9"),
+        ({"model.num_offsets": 5}, "offset 6"), ({"model.encoder": "vit"}, r"\(got 'vit'\)"),
+        ({"model.encoder": "resnet20"}, "depth 20"),
+        ({"probe.tasks": ("supervised",), "probe.every": 250}, "probe.every is 250"),
+        ({"augment.crop": 40}, "augment.crop is 40 and data.size is 28"),
+        ({"augment.jitter": 9}, "augment.jitter is 9 and model.patch is 8"))),
+    *(("series_ar1", *row) for row in (
+        ({"model.kernels": (4, 2)}, "2 kernels but 1 strides"),
+        ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "features is"),
+        ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"))),
+    *(("text_sentences", *row) for row in (
+        ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
+        ({"probe.features": ("vectors",)}, "word_vectors"),
+        ({"probe.features": ()}, "features is"))),
+])  # fmt: skip
+def test_incompatible_keys_of_other_kinds_are_rejected(card, settings, words):
+    config = importlib.import_module(f"configs.{card}").get_config()
+    with pytest.raises(UserError, match=words):
+        interpret(CONTRASTIVE[config.kind], with_settings(config, settings))
+
+
 # Training, on series.
 
 
@@ -426,7 +446,7 @@ def fit(config):
     ) as found:
         training.train(pathlib.Path(), problem(config), None, make_mesh(1))
     made = found["run_training"].call_args.args[2]
-    with calls(loop, prefetch=()) as found:
+    with calls(training, prefetch=()) as found:
         made.batches(0)
     return {**made._asdict(), **made.cadence._asdict(), **found["prefetch"].call_args.kwargs}
 
@@ -657,7 +677,7 @@ def synthetic(config):
 
 
 EMPTY = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32), ""
-audio_fits = functools.partial(probe_calls, synthetic, audio.tasks, "probe_scores")
+audio_fits = functools.partial(probe_calls, synthetic, audio.tasks.evaluate, "probe_scores")
 ctc_heads = functools.partial(
     probe_calls, synthetic, audio.recognition, "train_on_labels", answer=EMPTY
 )

@@ -12,11 +12,9 @@ import pytest
 
 from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
-from cpc.evaluate import with_neighbours
 from cpc.types import UserError
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import recognition, supervised
-from experiments.kinds.audio.data import Frames
 from experiments.kinds.audio.recognition import (
     Labelled,
     check_phones,
@@ -26,7 +24,6 @@ from experiments.kinds.audio.recognition import (
 )
 from experiments.training import supervised as labelled
 from experiments.training.contrastive import make_probe
-from experiments.training.probes import FeatureSet
 from tests import plans
 
 
@@ -104,7 +101,7 @@ def test_early_stopping_uses_held_out_likelihood_while_answers_are_empty(
     fit_head(config, standardized_features(train.inputs), train, 3, tmp_path / "head")
     *_, draw, recipe = take.call_args[0]
     drawn = {x.tobytes() for step in range(40) for x in draw(step)["x"]}
-    held = recognition.hold_out(range(24), config.seed)
+    _, held = recognition.hold_out(24, config.seed)
     assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
 
     def answer(of_blank):
@@ -130,13 +127,6 @@ def test_training_utterances_continue_mirrored():
     drawn = draw(0)
     row = drawn["x"][list(drawn["num_samples"]).index(6), :, 0]
     np.testing.assert_array_equal(row, [*range(1, 7), *range(6, 0, -1), 1, 2, 3, 4])
-
-
-def test_neighbouring_frames_are_concatenated(data):
-    part, frames = select(data.test, [0]), np.arange(8.0).reshape(4, 2)
-    feature = FeatureSet("mfcc context", Frames({part.names[0]: with_neighbours(frames, 1)}, 160))
-    (found,) = recognition.inputs_of(part, feature)
-    np.testing.assert_array_equal(found[1], [0, 1, 2, 3, 4, 5])
 
 
 def test_features_are_standardized_by_training_utterances():

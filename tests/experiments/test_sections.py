@@ -11,7 +11,7 @@ from cpc.results import read_run
 from experiments.kinds.audio import sections as audio
 from experiments.kinds.image import figures
 from experiments.kinds.image import sections as image
-from tests.fake_image_run import CLASSES, cut, write_fake_image_run
+from tests.fake_image_run import CLASSES, write_fake_image_run
 from tests.fake_run import write_fake_run
 
 
@@ -108,21 +108,3 @@ def test_neighbors_are_framed_by_class(shapes):
     assert words[8:] == [CLASSES[label] for label in arrays["neighbour_labels"][~is_same]]
     shown = axes.images[8 + 13].get_array()[..., 2]
     np.testing.assert_array_equal(shown, arrays["neighbours"][1, 5, ..., 0])
-
-
-def test_units_and_augmentation_in_color():
-    rng = np.random.default_rng(1)
-    patches = rng.integers(0, 256, (3, 40, 6, 6, 3), np.uint8)
-    (axes,) = figures.units_figure({"units": np.array([7, 1, 2]), "patches": patches}).axes
-    assert len(axes.images) == 3 * 12  # limited by the width
-    np.testing.assert_array_equal(axes.images[13].get_array(), patches[1, 1])
-    assert [text.get_text() for text in axes.texts] == ["unit 7", "unit 1", "unit 2"]
-
-    plain = cut(rng.integers(0, 256, (5, 28, 28, 1), np.uint8))
-    (axes,) = figures.augmented_figure({"plain": plain, "augmented": 255 - plain}).axes
-    upper, lower = axes.images[1].get_array(), axes.images[4 + 1].get_array()
-    assert len(axes.images) == 2 * 4
-    assert upper.shape == (6 * 9 - 1, 6 * 9 - 1, 3)
-    np.testing.assert_array_equal(upper[9:17, 18:26, 0], plain[1, 1, 2, ..., 0])
-    np.testing.assert_array_equal(lower[9:17, 18:26], 255 - upper[9:17, 18:26])
-    assert (upper[8] == 255).all()

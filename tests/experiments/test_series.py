@@ -22,11 +22,9 @@ from cpc.results import Outcomes, Score, read_scores
 from cpc.types import CPCOutputs, SoundPosition, UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.kinds.registry import CONTRASTIVE
 from experiments.kinds.series import data
 from experiments.kinds.series import kind as series
 from experiments.kinds.series import probes as series_probes
-from experiments.training.contrastive import interpret
 from experiments.training.objective import objective_loss
 from experiments.training.sequences import read_file_labels
 from tests import plans
@@ -353,7 +351,7 @@ def test_files_with_equal_values_are_used_once(tmp_path):
     assert len(whole[0] | whole[1]) == 7
     assert not whole[0] & whole[1]
     kept = [file for part in parts for file, *_ in part.pieces]
-    assert sum(made.step_labels[file] is not None for file in kept) == 6
+    assert sum((made.step_labels[file] >= 0).any() for file in kept) == 6
     skipped = dict(made.train.sequences.skipped)
     assert sum("copy" in reason for reason in skipped.values()) == 12
     assert "float32" in skipped["huge.npy"]
@@ -493,16 +491,6 @@ def test_labels_missing_from_training_data_are_rejected(tmp_path, task, labels, 
     made, accepted = data.load_data(config, str), contextlib.nullcontext()
     with pytest.raises(UserError, match=words) if words else accepted:
         series.probe_tasks(config, made)
-
-
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"model.kernels": (4, 2)}, r"kernels \[4, 2\] and strides \[1\]"),
-    ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "probe.features"),
-    ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"),
-])  # fmt: skip
-def test_invalid_settings_are_rejected(settings, words):
-    with pytest.raises(UserError, match=words):
-        interpret(CONTRASTIVE["series"], tiny(**settings))
 
 
 def test_recorded_information_matches_the_synthetic_series(tmp_path):

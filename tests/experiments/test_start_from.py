@@ -15,7 +15,7 @@ from cpc.models import hub
 from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.kinds.registry import CONTRASTIVE, take_model
+from experiments.kinds.registry import CONTRASTIVE, read_model
 from experiments.train import run
 from experiments.training import step, weights
 from experiments.training.contrastive import interpret
@@ -172,7 +172,7 @@ def test_run_continues_without_the_weights_that_it_started_from(tmp_path, capsys
     (tmp_path / "a").rename(tmp_path / "moved")
     run(with_settings(config, {"num_steps": 4}), str(tmp_path / "b"))
     assert "resuming from step 2" in capsys.readouterr().out
-    trained = flatten_dict(take_model(tmp_path / "b", None).variables, sep="/")
+    trained = flatten_dict(read_model(str(tmp_path / "b"), None).variables, sep="/")
     is_same = {name: np.array_equal(trained[name], array) for name, array in arrays.items()}
     assert {name for name, same in is_same.items() if same} == {n for n in arrays if "encoder" in n}
     with pytest.raises(UserError, match="is not a folder"):

@@ -174,16 +174,6 @@ def test_same_sentence_in_another_run_is_not_a_negative():
     assert found.astype(int).tolist() == [[1, 0, 1, 1, 1, 1], [0] * 3 + [1] * 3, [1] * 6]
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
-    ({"probe.features": ("vectors",)}, "probe.word_vectors"),
-    ({"probe.features": ()}, r"probe.features is \(\)"),
-])  # fmt: skip
-def test_invalid_settings_are_rejected(settings, words):
-    with pytest.raises(UserError, match=words):
-        interpret(CONTRASTIVE["text"], tiny(**settings))
-
-
 def test_unusable_text_files_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("one. one. one.")
     for path, mistake in (("", r"data\.path"), (str(tmp_path), r"vocabulary .*got 1 words")):
@@ -382,15 +372,15 @@ def test_word_vectors_widen_the_vocabulary(tmp_path):
     rows = dict(zip(words[1:], table[1:], strict=False)) | {"fresh": table[3] + table[5]}
     lines = [[word, *map(str, np.linalg.solve(rotation.T, row))] for word, row in rows.items()]
     path.write_text("\n".join(map(" ".join, [[str(len(words)), "4"], *lines])) + "\n")
-    wide, wider, new = probes.widen(config, made, model, variables)
+    context: Any = ProbeContext(config, made, model, variables, *[None] * 3)
+    wide, wider = probes.widen(context)
     assert wide == (*words, "fresh")
-    embedding = np.asarray(new["params"]["encoder"]["embedding"])
+    embedding = np.asarray(wider.variables["params"]["encoder"]["embedding"])
     np.testing.assert_allclose(embedding[-1], table[3] + table[5], rtol=1e-3, atol=1e-4)
     x = np.full((1, 1, 10), -1, np.int32)
     x[0, 0, 0] = len(words)
-    assert np.isfinite(jax.jit(wider.embed)(new, x)[0]).all()
-    vectors_of = probes.make_features(config, made, model, variables, "vectors")
-    assert vectors_of(x[0]).shape == (1, 4)
+    assert np.isfinite(jax.jit(wider.model.embed)(wider.variables, x)[0]).all()
+    assert probes.make_features(context, "vectors")(x[0]).shape == (1, 4)
 
 
 KNOWN = data.Vocabulary(("<unk>", "one", "two", "three"), np.array([0, 3, 2, 1]))

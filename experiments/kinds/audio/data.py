@@ -2,7 +2,7 @@
 
 import hashlib
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from cpc.data.phones import MAX_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
 from cpc.data.sources.voices import prepare_voices
 from cpc.data.walk import Skipped, count_names
+from cpc.evaluate import read_rows
 from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config
@@ -304,6 +305,10 @@ class Frames(NamedTuple):
     stride: int
     """Distance between frames in samples."""
 
+    def read(self, names: Iterable[str]) -> Iterator[np.ndarray]:
+        """Yield the frames of each utterance as an array."""
+        return (read_rows(self.by_utterance[name]) for name in names)
+
 
 def labelled_sets(
     data: AudioData, task: str, which: tuple[str, ...] = ("training", "test")
@@ -317,9 +322,7 @@ def labelled_sets(
         parts = tuple(select_named(recordings[kind], phones.labels) for kind in which)
         for kind, part in zip(which, parts, strict=True):
             if not len(part):
-                raise UserError(
-                    f"no {kind} utterance has labels in {name}: check its utterance ids"
-                )
+                raise UserError(f"no {kind} utterance has labels in {name}: check its ids")
         yield name, phones, parts
 
 

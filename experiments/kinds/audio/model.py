@@ -17,7 +17,7 @@ from experiments.training.sequences import CONTEXTS, positions, shared_input
 def build_model(config: Config) -> models.Model:
     """Build the encoder, context network and predictor of a config."""
     options, encoder = config.model, build_encoder(config)
-    dtype, width = encoder.dtype, latent_width(config)
+    dtype, width = encoder.dtype, encoder.width
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
     if options.context_blocks > 1:
         context = context.clone(blocks=options.context_blocks)
@@ -52,11 +52,6 @@ def build_encoder(config: Config) -> Any:
     )
 
 
-def latent_width(config: Config) -> int:
-    """Return the width of z. If the encoder has a quantizer, this is the code width."""
-    return config.model.code_width if config.model.num_codes else config.model.width
-
-
 def num_latents(config: Config) -> int:
     """Return the number of latents per training window."""
     return build_encoder(config).num_latents(config.data.window_samples)
@@ -76,7 +71,7 @@ def geometry(config: Config) -> Geometry:
             name = f"module {number}" + f" {direction}" * both if module.cuts else direction
             parts.append((name, offsets, encoder_of(module, number)))
     branches = tuple(Branch(name, own, shared_input(own, encoder)) for name, own, encoder in parts)
-    sizes = num_latents(config), latent_width(config), branches
+    sizes = num_latents(config), module.encoder.width, branches
     apart = 0 if config.negatives.overlap else config.data.window_samples
     is_aligned = config.loss.align_to > 0
     return Geometry(*sizes, window="data.window_samples", apart=apart, is_aligned=is_aligned)

@@ -8,31 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from cpc import evaluate
 from cpc.data import SAMPLE_RATE_HZ, Recordings, read_all
-from cpc.models import Model
 from cpc.results import Score
 from cpc.train import raise_if_stopped
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
+from experiments.kinds.audio import tasks as audio_tasks
 from experiments.kinds.audio.data import TRAINED, AudioData, Frames, frame_samples, subset_minutes
 from experiments.kinds.audio.layers import LAYERS, delayed
 from experiments.kinds.audio.recognition import recognition_tasks
-from experiments.kinds.audio.tasks import (
-    abx_tasks,
-    boundary_tasks,
-    file_tasks,
-    phone_tasks,
-    speaker_tasks,
-)
-from experiments.kinds.audio.units import unit_tasks
-from experiments.kinds.audio.verification import verification_tasks
 from experiments.training.checks import check_probes, reject
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sequences import make_embed_long
+from experiments.training.sequences import embed_frames
 
 
 def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -40,8 +30,7 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
         if features.name in ("z", "random z"):
-            by_utterance, stride = features.values
-            frames = [np.asarray(evaluate.read_rows(by_utterance[one])) for one in data.test.names]
+            frames, stride = [*features.values.read(data.test.names)], features.values.stride
             words = {"data": data.name, "features": features.name}
             yield from evaluate.code_scores(frames, stride / SAMPLE_RATE_HZ, **words)
 
@@ -50,15 +39,15 @@ def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
 
 #: Probe tasks by name; each raises a UserError if the data lack the labels it needs.
 TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
-    "phones": phone_tasks,
-    "speakers": speaker_tasks,
-    "files": file_tasks,
+    "phones": audio_tasks.phone_tasks,
+    "speakers": audio_tasks.speaker_tasks,
+    "files": audio_tasks.file_tasks,
     "ctc": recognition_tasks,
-    "abx": abx_tasks,
-    "boundaries": boundary_tasks,
+    "abx": audio_tasks.abx_tasks,
+    "boundaries": audio_tasks.boundary_tasks,
     "codes": code_tasks,
-    "units": unit_tasks,
-    "verification": verification_tasks,
+    "units": audio_tasks.unit_tasks,
+    "verification": audio_tasks.verification_tasks,
 }
 #: Each point of the speaker map is the mean of c over this many latents.
 PIECE_LATENTS = 128
@@ -105,12 +94,11 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
     stopped run loses little work.
     """
     config, model = context.config, context.model
-    embed = make_embed(config, model, context.variables)
     parts = [part for task in tasks for part in task.parts]
     for names in passes(feature_names(config, tasks)):
         # Each pass embeds the same utterances, so batch shapes repeat and are compiled once.
         raise_if_stopped()
-        made = {} if names[0] in (*TRAINED, LAYERS) else embed(names, parts)
+        made = {} if names[0] in (*TRAINED, LAYERS) else embed(context, names, parts)
         for name in names:
             yield FeatureSet(name, Frames(made.pop(name, {}), frame_samples(name, model)))
         del made
@@ -129,53 +117,38 @@ def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
     return sorted(map(tuple, found.values()), key=lambda names: names[0] not in TRAINED)
 
 
-def make_embed(
-    config: Config, model: Model, variables: Any
-) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
-    """Return embed(names, parts), which computes one network's features for recordings `parts`.
+def embed(
+    context: ProbeContext, names: Sequence[str], parts: Sequence[Recordings]
+) -> dict[str, dict[str, Any]]:
+    """Return the frames of recordings `parts` by feature and utterance.
 
-    `names` is a group from `passes`. The result maps feature names to frames by utterance.
+    `names` are the features of one network, a group from `passes`.
     """
+    config, model = context.config, context.model
+    utterances = {name: (part, i) for part in parts for i, name in enumerate(part.names)}
+    waveforms = [read_all(*place) for place in utterances.values()]
+    stride = frame_samples(names[0], model)
+    if "mfcc" in names[0]:
+        frames = embed_mfcc(waveforms, stride)
+        near = (evaluate.with_neighbours(own, NEIGHBOURS) for own in frames)
+        made = {"mfcc": frames, "mfcc context": near}
+        return {name: dict(zip(utterances, made[name], strict=True)) for name in names}
     window = np.zeros((1, config.data.window_samples), np.float32)
-    z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
-
-    # The weights are an argument so that both networks share one compilation.
-    @functools.partial(jax.jit, static_argnums=0)
-    def side_by_side(kinds, variables, x):
-        made = dict(zip("zc", model.embed(variables, x), strict=True))
-        return jnp.concatenate([made[kind] for kind in kinds], axis=-1)
-
-    def embed(names, parts):
-        utterances = {name: (part, i) for part in parts for i, name in enumerate(part.names)}
-        waveforms = [read_all(*place) for place in utterances.values()]
-        stride = frame_samples(names[0], model)
-        if "mfcc" in names[0]:
-            frames = embed_mfcc(waveforms, stride)
-            near = (evaluate.with_neighbours(own, NEIGHBOURS) for own in frames)
-            made = {"mfcc": frames, "mfcc context": near}
-            return {name: dict(zip(utterances, made[name], strict=True)) for name in names}
-        is_random = names[0].startswith("random")
-        own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
-        kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
-        weights = jax.device_put(jax.device_get(own))  # once, in one layout for both
-        function = functools.partial(side_by_side, kinds, weights)
-        _, ahead = model.module.encoder.frames_around
-        long = make_embed_long(model, weights, kinds)
-        frames = evaluate.embed_utterances(
-            function, waveforms, stride, ahead=ahead, embed_long=long
-        )
-        columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
-        delays, made = {"z": 0, "c": config.probe.delay}, {}
-        for name in names:
-            kind = name[-1]
-            values = (delayed(x[:, columns[kind]], delays[kind]) for x in frames)
-            if name == "W_1 c":
-                nearest = np.asarray(model.linear_maps(own["params"]), np.float32)[0]
-                values = [c @ nearest for c in values]
-            made[name] = dict(zip(utterances, values, strict=True))
-        return made
-
-    return embed
+    is_random = names[0].startswith("random")
+    own = context.untrained(window) if is_random else context.variables
+    kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
+    frames = embed_frames(model, own, kinds, waveforms)
+    z_width = jax.eval_shape(model.embed, own, window)[0].shape[-1]
+    columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
+    delays, made = {"z": 0, "c": config.probe.delay}, {}
+    for name in names:
+        kind = name[-1]
+        values = (delayed(x[:, columns[kind]], delays[kind]) for x in frames)
+        if name == "W_1 c":
+            nearest = np.asarray(model.linear_maps(own["params"]), np.float32)[0]
+            values = [c @ nearest for c in values]
+        made[name] = dict(zip(utterances, values, strict=True))
+    return made
 
 
 def embed_mfcc(waveforms: Sequence[np.ndarray], stride: int) -> list[np.ndarray]:

@@ -83,8 +83,7 @@ def fit_head(
     training length.
     """
     rng = jax.random.key(config.seed + 3)
-    held = hold_out(range(len(train.inputs)), config.seed).tolist()
-    kept = np.setdiff1d(np.arange(len(train.inputs)), held).tolist()
+    kept, held = hold_out(len(train.inputs), config.seed)
     ahead = -(-((KERNEL - STRIDE) // 2 + network.ahead) // STRIDE)  # in outputs of the head
     draw = draw_utterances(subset(train, kept), network.stride, config.seed)
     features, variables = head_inputs(config, network, draw(0), rng)
@@ -218,7 +217,7 @@ def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
     """Return each utterance's frames, or its samples for a network that is trained on labels."""
     if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
-    return [evaluate.read_rows(features.values.by_utterance[name]) for name in part.names]
+    return [*features.values.read(part.names)]
 
 
 def recognition_task(
@@ -327,9 +326,7 @@ def check_phones(
     """Check that training and test sets have phones, and each training subset two utterances."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
-            raise UserError(
-                f"the {which} utterances of {name} contain only silence: label phones in them"
-            )
+            raise UserError(f"the {which} utterances of {name} are all silent: label phones")
     if min(map(len, subsets.values())) < 2:
         raise UserError(
             f"the smallest value of probe.ctc_minutes gives one labelled training utterance of "

@@ -166,11 +166,10 @@ def standardize(x: np.ndarray) -> np.ndarray:
     >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).round(6).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    largest = np.maximum(np.abs(x).max(axis=0, initial=0), np.finfo(np.float32).tiny)
-    scaled = x / largest.astype(np.float64)  # avoids overflow at any scale
-    mean, std = scaled.mean(axis=0), scaled.std(axis=0)
-    varies = std > ROUNDING
-    return np.where(varies, scaled - mean, 0) / np.where(varies, std, 1)
+    x = x.astype(np.float64)  # squares of float32 would overflow
+    mean, std = x.mean(axis=0), x.std(axis=0)
+    varies = std > ROUNDING * np.abs(x).max(axis=0, initial=0)
+    return np.where(varies, x - mean, 0) / np.where(varies, std, 1)
 
 
 PAGE = Page(

@@ -59,11 +59,10 @@ def train_supervised(
     Checkpoints are written to `folder`. Returns a function from recordings to log-probabilities
     (frames, num_classes), and a text about the training.
     """
-    options, rng = config.data, jax.random.key(config.seed + 2)
-    numbers, encoder = np.arange(len(recordings)), model.module.encoder
+    options, rng, encoder = config.data, jax.random.key(config.seed + 2), model.module.encoder
     # The longest recording is never held out, so that windows can always be drawn.
-    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
-    kept = np.setdiff1d(numbers, held).tolist()
+    longest = int(np.argmax(recordings.lengths))
+    kept, held = hold_out(len(recordings), config.seed, [longest])
     num_steps = MAX_RUNS * config.num_steps
     layer_decay = 1.0 if start is None else config.probe.layer_decay
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
@@ -122,10 +121,8 @@ def accuracy_on(
     """Return accuracy(answer), which scores predictions on labelled frames of `recordings`."""
     expected = np.concatenate(labels_of_frames(recordings, labels, encoder.stride))
     if not (expected >= 0).any():
-        raise UserError(
-            f"early stopping needs labels, but {len(recordings)} held-out utterances have none: "
-            "label more utterances, or remove supervised from probe.features"
-        )
+        number = f"none of {len(recordings)} held-out utterances has labels for early stopping"
+        raise UserError(f"{number}: label more, or remove supervised from probe.features")
 
     def accuracy(answer):
         given = np.concatenate(answers_of(encoder, answer, recordings)).argmax(1)

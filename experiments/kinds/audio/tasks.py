@@ -1,5 +1,10 @@
-"""Probe tasks for audio features: frame labels, ABX and phone boundaries."""
+"""Probe tasks for audio features.
 
+They are frame labels, ABX, phone boundaries, units (k-means clusters, scored by phone agreement,
+bitrate and ABX error) and speaker verification by distances between test utterances.
+"""
+
+import functools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,21 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from cpc import evaluate
 from cpc.data import SAMPLE_RATE_HZ, Recordings, make_items, select, write_items
 from cpc.data.phones import SILENCES
 from cpc.data.sources.voices import GAME_VOICES
-from cpc.evaluate import (
-    Restricted,
-    Updates,
-    abx_score,
-    answer_scores,
-    bootstrap_interval,
-    boundaries,
-    cut_tokens,
-    make_cells,
-    probe_scores,
-    read_rows,
-)
+from cpc.evaluate import boundaries, read_rows
+from cpc.files import write_text
 from cpc.results import Outcomes, Score, digest
 from cpc.types import Item, UserError
 from experiments.command.config import Config
@@ -29,6 +25,7 @@ from experiments.kinds.audio.data import (
     LABEL_SAMPLES,
     TRAINED,
     AudioData,
+    Frames,
     Phones,
     aligned,
     check_trained,
@@ -46,14 +43,14 @@ from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, lac
 NO_SILENCE, IN_GAME = "non-silence accuracy", "within-game accuracy"
 
 
-def without_silence(names: Sequence[str]) -> tuple[Restricted, ...]:
+def without_silence(names: Sequence[str]) -> tuple[evaluate.Restricted, ...]:
     """Return the metric that excludes silence, or nothing if no label is silence."""
     is_phone = np.array([name not in SILENCES for name in names])
     rivals = np.broadcast_to(is_phone[:, None], (len(names), len(names)))
-    return () if is_phone.all() else (Restricted("frame", NO_SILENCE, rivals),)
+    return () if is_phone.all() else (evaluate.Restricted("frame", NO_SILENCE, rivals),)
 
 
-def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
+def within_games(speakers: Sequence[str]) -> tuple[evaluate.Restricted, ...]:
     """Return the metrics that only choose between the two voices of a game.
 
     The tuple is empty if no game has two voices among the speakers.
@@ -65,7 +62,7 @@ def within_games(speakers: Sequence[str]) -> tuple[Restricted, ...]:
     rivals = (game[:, None] == game) & (game != "")
     rivals &= rivals.sum(axis=1, keepdims=True) == 2
     units = ("frame", "utterance") if rivals.any() else ()
-    return tuple(Restricted(unit, IN_GAME, rivals) for unit in units)
+    return tuple(evaluate.Restricted(unit, IN_GAME, rivals) for unit in units)
 
 
 def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
@@ -143,7 +140,7 @@ def frame_task(
     parts: tuple[Recordings, Recordings],
     labels: Sequence[list[np.ndarray]],
     num_classes: int,
-    units: tuple[str | Restricted, ...],
+    units: tuple[str | evaluate.Restricted, ...],
 ) -> ProbeTask:
     """Return a task that predicts frame labels by probes of features or by trained networks.
 
@@ -165,15 +162,15 @@ def frame_task(
             given = context.model, parts[0], labels[0], num_classes, start
             predict, setting = train_supervised(config, folder, *given)
             words |= {"features": features.name, "setting": setting}
-            return answer_scores(predict(parts[1]), *expected, **words)
+            return evaluate.answer_scores(predict(parts[1]), *expected, **words)
         if features.name == LAYERS:
             made, note = sum_layers(context, parts, expected[0], num_classes)
         else:
             made, note = [[by_utterance[name] for name in part.names] for part in parts], ""
         train, test = ({features.name: own} for own in made)
         words["hidden_widths"] = 0, *filter(None, [config.probe.hidden_width])
-        words["updates"] = Updates(num_epochs=config.probe.num_epochs)
-        scores = probe_scores(train, test, *expected, num_classes=num_classes, **words)
+        words["updates"] = evaluate.Updates(num_epochs=config.probe.num_epochs)
+        scores = evaluate.probe_scores(train, test, *expected, num_classes=num_classes, **words)
         return (score._replace(setting=score.setting + note) for score in scores)
 
     return ProbeTask(task, answer, parts=parts)
@@ -223,7 +220,7 @@ def abx_task(
         return abx_scores(name, items, features, is_across, lose_last_frame)
 
     def record(folder: pathlib.Path) -> None:  # ZeroSpeech's tools read the item file
-        write_items(folder / file_of(name), items)
+        write_items(folder / f"{name.removesuffix('.item')}.item", items)
         if True not in is_across:
             speakers = ", ".join(sorted({item.speaker for item in items}))
             print(f"{name} has no ABX across speakers: no two speakers ({speakers}) share a phone")
@@ -233,17 +230,8 @@ def abx_task(
 
 def comparisons(items: list[Item]) -> tuple[bool, ...]:
     """Return the possible ABX comparisons: False for within and True for across speakers."""
-    cells = {way: make_cells(items, [True] * len(items), across=way) for way in (False, True)}
-    return tuple(way for way, own in cells.items() if any(True for _ in own))
-
-
-def file_of(name: str) -> str:
-    """Return a labelled set's item file name.
-
-    >>> file_of("festvox_ru"), file_of("dev-clean.item")
-    ('festvox_ru.item', 'dev-clean.item')
-    """
-    return f"{name.removesuffix('.item')}.item"
+    cells = functools.partial(evaluate.make_cells, items, [True] * len(items))
+    return tuple(way for way in (False, True) if any(True for _ in cells(across=way)))
 
 
 def abx_scores(
@@ -261,15 +249,16 @@ def abx_scores(
     if not by_utterance:
         return []
     frames = {item.file: read_rows(by_utterance[item.file]) for item in items}
-    seconds, source = stride / SAMPLE_RATE_HZ, file_of(name)
-    tokens = cut_tokens(items, frames, seconds, lose_last_frame=lose_last_frame, source=source)
+    seconds, source = stride / SAMPLE_RATE_HZ, f"{name.removesuffix('.item')}.item"
+    where = {"lose_last_frame": lose_last_frame, "source": source}
+    tokens = evaluate.cut_tokens(items, frames, seconds, **where)
     mask = [len(token) > 0 for token in tokens]
     scores = []
     for across in is_across:
-        cells = list(make_cells(items, mask, across=across))
+        cells = list(evaluate.make_cells(items, mask, across=across))
         about = {"data": name, "features": features.name, "method": METHODS[across]}
         if cells:
-            scores.append(abx_score(items, tokens, cells, **about))
+            scores.append(evaluate.abx_score(items, tokens, cells, **about))
         else:
             print(
                 f"{name}: no ABX of {features.name} {METHODS[across]}: too few tokens have frames"
@@ -314,12 +303,10 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
     def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
         if not features.values.by_utterance:
             return
-        (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
-        train, test = (
-            [boundaries.change(read_rows(frames[one])) for one in part.names] for part in parts
-        )
+        stride, tolerance = features.values.stride, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
+        train, test = (map(boundaries.change, features.values.read(part.names)) for part in parts)
         in_frames = [x / stride for x in true[0]]
-        prominence = boundaries.fit_prominence(train, in_frames, tolerance / stride)
+        prominence = boundaries.fit_prominence([*train], in_frames, tolerance / stride)
         found = [stride * boundaries.peaks(x, prominence) for x in test]
         even = [
             np.linspace(0, int(length), len(one) + 2)[1:-1]
@@ -332,7 +319,7 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
         outcomes = Outcomes(2 * hits, counts, items)
         by_r = boundaries.r_value_interval(matches)
         for metric, measure, interval, own in (
-            ("F1", boundaries.f1, bootstrap_interval(2.0 * hits, counts), outcomes),
+            ("F1", boundaries.f1, evaluate.bootstrap_interval(2.0 * hits, counts), outcomes),
             ("R-value", boundaries.r_value, by_r, None),
         ):
             value, luck = (float(measure(boundaries.total(one))) for one in (matches, chance))
@@ -343,3 +330,68 @@ def boundary_task(name: str, phones: Phones, sets: tuple[Recordings, ...]) -> Pr
             )  # fmt: skip
 
     return ProbeTask("boundaries", answer, parts=parts)
+
+
+#: Minutes of training utterances that units are fitted to, with or without labels.
+UNIT_MINUTES = 20.0
+
+
+def unit_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return a task that fits and scores units, for each set of phone labels."""
+    train = subset_minutes(data.train, UNIT_MINUTES, by_speaker=False)
+    sets = labelled_sets(data, "units", ("test",))
+    return [unit_task(name, phones, train, test) for name, phones, (test,) in sets]
+
+
+def unit_task(data: str, phones: Phones, train: Recordings, test: Recordings) -> ProbeTask:
+    """Return a task that scores a feature's units, and the ABX errors of unit posteriors."""
+    labels, items = aligned(test, phones), items_of(test, phones)
+    if len(np.setdiff1d(np.concatenate(labels), [-1])) < 2:
+        problem = f"the test utterances of {data} have fewer than two phones"
+        raise lacks("units", problem, "label more utterances")
+
+    def answer(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+        options, stride = context.config.probe, features.values.stride
+        if not features.values.by_utterance:
+            return
+        frames = np.concatenate([*features.values.read(train.names)])
+        fitted = evaluate.fit_units(frames, options.num_units, context.config.seed)
+        each = [evaluate.unit_posteriors(x, fitted) for x in features.values.read(test.names)]
+        p = dict(zip(test.names, each, strict=True))
+        units = {name: own.argmax(axis=1) for name, own in p.items()}
+        name = re.sub(r"[^\w.-]", "_", f"units_{data}_{features.name}_{options.num_units}.txt")
+        lines = [f"{one} {' '.join(map(str, own))}\n" for one, own in units.items()]
+        (context.workdir / "probes").mkdir(exist_ok=True)
+        write_text(context.workdir / "probes" / name, "".join(lines))
+        expected, seconds = labels_of_frames(test, labels, stride), stride / SAMPLE_RATE_HZ
+        method, setting = f"k-means {options.num_units}", f"fitted to {len(frames):,} frames"
+        words = {"data": data, "features": features.name, "method": method, "setting": setting}
+        yield from evaluate.unit_scores([*units.values()], expected, seconds, **words)
+        posteriors, lose = FeatureSet(features.name, Frames(p, stride)), options.lose_last_frame
+        for score in abx_scores(data, items, posteriors, comparisons(items), lose):
+            yield score._replace(task="units", method=f"{method}, {score.method}")
+
+    return ProbeTask("units", answer, parts=(train, test))
+
+
+#: Maximum number of test utterances, which are compared pairwise.
+MAX_UTTERANCES = 1000
+
+
+def verification_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return a task that decides from mean features whether two utterances share a speaker."""
+    drawn = np.random.default_rng(0).permutation(len(data.test))[:MAX_UTTERANCES]
+    test = select(data.test, sorted(drawn.tolist()))
+    if not 1 < len({*test.speakers}) < len(test):
+        counts = f"{len(test):,} utterances by {len({*test.speakers}):,}"
+        problem = f"verification needs two test speakers, one with two utterances (got {counts})"
+        raise UserError(f"{problem}: add test utterances, or set data.speaker_level")
+
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        if not features.values.by_utterance:
+            return []
+        means = np.stack([x.mean(axis=0) for x in features.values.read(test.names)])
+        about = {"data": data.name, "features": features.name}
+        return [evaluate.verification_score(means, test.speakers, **about)]
+
+    return [ProbeTask("verification", answer, parts=(test,))]

@@ -1,5 +1,6 @@
 """Loading and splitting the images of an image config, and cutting them into patches."""
 
+import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +52,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
         check_splits(config, locate)
     sets = {split: read(split) for split in dict.fromkeys(splits)}
     parts = [sets[split] for split in splits]
-    loaded = ImageData(*split_groups(config, parts), name=name_of(config, options.name))
+    loaded = ImageData(*split_groups(config, parts), name=name_of(config))
     where = f"data.test_split ({options.test_split})"
     for part, key in tested_parts(config).items():
         images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
@@ -108,22 +109,10 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     """Check that training and probe splits share no image with the test split."""
     options = config.data
     for key in tested_parts(config).values():
-        if share_rows(locate(options[key]), locate(options.test_split)):
+        places = itertools.product(locate(options[key]), locate(options.test_split))
+        if any(a == b and max(x.start, y.start) < min(x.stop, y.stop) for (a, x), (b, y) in places):
             shared = f"data.test_split ({options.test_split}) shares images with data.{key}"
             raise UserError(f"{shared} ({options[key]}): choose disjoint splits")
-
-
-def share_rows(some: Places, others: Places) -> bool:
-    """Return whether two lists of locations share an image.
-
-    >>> share_rows([("train", range(50))], [("train", range(40, 60)), ("test", range(9))])
-    True
-    """
-    return any(
-        a == b and max(rows.start, more.start) < min(rows.stop, more.stop)
-        for a, rows in some
-        for b, more in others
-    )
 
 
 def make_reader(

@@ -64,7 +64,5 @@ def read_config(pretrained: models.Pretrained) -> Config:
     cut = [*grid_of(config), config.model.patch, config.model.patch]
     if cut != pretrained.input["shape"][:4] or side_of(config) > config.data.size:
         shape = pretrained.input["shape"]
-        raise UserError(
-            f"the model expects patches {shape}, but its config has {cut}: export it again"
-        )
+        raise UserError(f"the model has patches {shape}, but its config {cut}: export it again")
     return config

@@ -17,19 +17,15 @@ from experiments.kinds.image.data import ImageData, grid_of, load_data, preproce
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import PAGE, save_augmented
-from experiments.training.checks import check_shared, data_locations, reject
+from experiments.training.checks import check_shared, reject
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.probes import Probes
 from experiments.training.problem import HeldOut, Problem
 
 CONTEXTS = {"conv": models.MaskedRowConv, "gru": models.RowGRU}
-PROBES = Probes(
-    probe_tasks,
-    feature_sets,
-    lambda config: data_locations(config, config.data.name),
-    unranked=("fine_tuned", "supervised", "neighbours", "units"),  # do not compare features
-)
+UNRANKED = ("fine_tuned", "supervised", "neighbours", "units")  # do not compare features
+PROBES = Probes(probe_tasks, feature_sets, unranked=UNRANKED)
 
 
 def make_problem(plan: Plan, data: ImageData) -> Problem:

@@ -104,10 +104,8 @@ def check_data(config: Config, data: ImageData) -> None:
         return
     for which, part in (("probe_split", data.probe), ("test_split", data.test)):
         if not (part.labels >= 0).any():
-            raise UserError(
-                f"data.{which} ({config.data[which]}) has no labels, which probes need: choose a "
-                "labelled split, or set probe.tasks to ()"
-            )
+            problem = f"data.{which} ({config.data[which]}) has no labels, which probes need"
+            raise UserError(f"{problem}: choose a labelled split, or set probe.tasks to ()")
     if fitted := set(config.probe.tasks) - {"neighbours", "units"}:
         drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
         classes = np.unique(drawn.labels)
@@ -140,21 +138,22 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
     return images if len(rows) == len(images) else select_images(images, rows)
 
 
-def make_features(
-    config: Config, model: Model, variables: Any, *parts: Images
-) -> Callable[[str], tuple[np.ndarray, ...]]:
+def make_features(context: ProbeContext, *parts: Images) -> Callable[[str], tuple[np.ndarray, ...]]:
     """Return a cached function from a feature name to pooled features (n, f) per set of images."""
-    rng = jax.random.key(config.seed + 1)
+    config = context.config
+
+    def cut(images):
+        return preprocess(config, {"x": images}, None, False)["x"]
 
     @functools.cache
     def embed_parts(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        batch = preprocess(config, {"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
-        own = model.init(rng, batch) if is_random else variables
+        first = jnp.asarray(parts[0].pixels[:1])
+        own = context.untrained(cut(first)) if is_random else context.variables
 
         @jax.jit
         def embed(images):
-            patches = preprocess(config, {"x": images}, rng, False)["x"]
-            return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
+            grids = context.model.embed(own, cut(images))
+            return [pool(grid, config.probe.regions) for grid in grids]
 
         return [evaluate.embed_images(embed, part.pixels) for part in parts]
 
@@ -174,7 +173,7 @@ def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[
     config, data = context.config, context.data
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
-    features = make_features(config, context.model, context.variables, labelled, test)
+    features = make_features(context, labelled, test)
     for name in feature_names(config, tasks):
         yield FeatureSet(name, (labelled, test, functools.partial(features, name)))
 
@@ -200,13 +199,11 @@ def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> It
 def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
     """Train the run's network on labels, from random weights, and yield its score."""
     config, (labelled, test, _) = context.config, features.values
-    held_out = hold_out(range(len(labelled)), config.seed)
-    parts = np.setdiff1d(np.arange(len(labelled)), held_out), held_out
-    kept, stop_by = (select_images(labelled, rows) for rows in parts)
+    kept, stop_by = (select_images(labelled, own) for own in hold_out(len(labelled), config.seed))
     folder = context.folder_of(f"supervised-{context.data.name}")
     own = functools.partial(preprocess, config)
     answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
-    print(f"supervised: {words}, by {len(held_out):,} held-out images of {len(labelled):,}")
+    print(f"supervised: {words}, by {len(stop_by):,} held-out images of {len(labelled):,}")
     case, data = ("supervised", "whole network"), context.data.name
     correct, labels = {case: answer(test.pixels) == test.labels}, (labelled.labels, test.labels)
     yield from evaluate.image_scores(correct, {case: words}, *labels, task="classes", data=data)
@@ -236,20 +233,20 @@ def fit_linear(
 def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
     """Yield accuracies of a frozen feature or fine-tuned network, one per fraction of labels."""
     config, (labelled, test, make) = context.config, features.values
-    options, unconverged = config.probe, []
+    options = config.probe
     # The paper uses 85,000 updates only with all labels.
     solver = "lbfgs" if options.solver == "sgd" else options.solver
 
     def probe_frozen(subset):
         (train, held_out), labels = make(), labelled.labels[subset]
         score, note = fit_linear(solver, train[subset], labels, len(test.class_names))
-        unconverged.append(note.endswith("not converged"))
-        return score(held_out).argmax(1)
+        return score(held_out).argmax(1), note
 
     def fine_tune(subset):
         part, own = select_images(labelled, subset), functools.partial(preprocess, config)
         start = context.variables if features.name == "z" else None
-        return train_classifier(config, part, context.model, own, start)[0](test.pixels)
+        predict, note = train_classifier(config, part, context.model, own, start)
+        return predict(test.pixels), note
 
     answer = probe_frozen if mode == "frozen" else fine_tune
     for fraction in options.fractions:
@@ -258,8 +255,8 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         subsets = [
             evaluate.label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)
         ]
-        unconverged.clear()
-        correct = np.stack([answer(subset) == test.labels for subset in subsets])
+        predicted, notes = zip(*map(answer, subsets), strict=True)
+        correct = np.stack(predicted) == test.labels
         score = evaluate.few_label_score(
             correct, test.labels, data=context.data.name, features=features.name, mode=mode,
             fraction=fraction, num_labels=len(subsets[0]),
@@ -267,8 +264,8 @@ def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> 
         is_single = np.bincount(labelled.labels[subsets[0]]).max() == 1
         if mode == "frozen" and solver == "lbfgs" and is_single:
             score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
-        if any(unconverged):
-            note = f"{sum(unconverged)} of {len(subsets)} fits not converged"
+        if num := sum(note.endswith("not converged") for note in notes):
+            note = f"{num} of {len(subsets)} fits not converged"
             score = score._replace(setting=f"{note}, {score.setting}")
         yield score
 

@@ -133,8 +133,8 @@ class SeriesData(NamedTuple):
 
     train: Part
     test: Part
-    step_labels: tuple[np.ndarray | None, ...]
-    """Label indices of the steps in each file."""
+    step_labels: tuple[np.ndarray, ...]
+    """Label indices of the steps in each file, or a single -1 if the file has none."""
     step_names: tuple[str, ...]
     file_labels: np.ndarray
     """Label index of each file, or -1 if the file has no label."""
@@ -173,12 +173,13 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
         )
     groups = group_files(options.group_level, sequences.names)
     train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
-    step_labels, step_names = series.number_labels(sequences.steps)
+    found, step_names = series.number_labels(sequences.steps)
+    step_labels = tuple(np.full(1, -1, np.int32) if own is None else own for own in found)
     labels = label_files(config, sequences.names)
     file_names = np.unique(labels[labels != ""])
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
     names, name = tuple(map(str, file_names)), name_of(config)
-    data = SeriesData(train, test, tuple(step_labels), step_names, files, names, groups, name)
+    data = SeriesData(train, test, step_labels, step_names, files, names, groups, name)
     log(describe_data(config, sequences, data))
     return data
 

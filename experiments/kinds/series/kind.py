@@ -149,11 +149,10 @@ def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, n
     if data.file_names:
         labels["file_label"] = data.file_labels[files][:, None]
     if data.step_names:
-        number, none = encoder.num_latents(config.data.window_steps), np.full(1, -1, np.int32)
-        each = [none if own is None else own for own in data.step_labels]
+        number = encoder.num_latents(config.data.window_steps)
         labels["step_label"] = np.stack(
             [
-                labels_of_frames(each[file], int(start), number, encoder.stride)
+                labels_of_frames(data.step_labels[file], int(start), number, encoder.stride)
                 for file, start in zip(files, batch["start"], strict=True)
             ]
         )

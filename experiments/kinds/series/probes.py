@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from cpc.evaluate import Updates, bootstrap_interval, embed_pieces, embed_utterances, probe_scores
-from cpc.models import Model
 from cpc.results import Outcomes, Score, digest
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
@@ -24,7 +23,7 @@ from experiments.training.probes import (
     feature_names,
     lacks,
 )
-from experiments.training.sequences import make_embed_long
+from experiments.training.sequences import embed_frames
 
 #: Maximum number of folds of `probe.leave_one_out`.
 MAX_FOLDS = 20
@@ -73,7 +72,7 @@ def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
     """Yield each feature, computed for the training and test pieces."""
-    make, data = make_features(context.config, context.model, context.variables), context.data
+    make, data = make_features(context), context.data
     for name in feature_names(context.config, tasks):
         raise_if_stopped()
         yield FeatureSet(name, (make(name, data.train), make(name, data.test)))
@@ -176,32 +175,25 @@ def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.n
     """Return each piece's frame labels, with -1 for unlabelled frames."""
     labels = []
     for file, first, steps in part.pieces:
-        num_frames = max(1, steps // stride)
-        own = data.step_labels[file] if task == "steps" else None
-        if own is None:
-            own = np.full(1, -1 if task == "steps" else data.file_labels[file], np.int32)
-        labels.append(labels_of_frames(own, first, num_frames, stride))
+        own = data.step_labels[file] if task == "steps" else data.file_labels[[file]]
+        labels.append(labels_of_frames(own, first, max(1, steps // stride), stride))
     return labels
 
 
-def make_features(
-    config: Config, model: Model, variables: Any
-) -> Callable[[str, Part], list[np.ndarray]]:
+def make_features(context: ProbeContext) -> Callable[[str, Part], list[np.ndarray]]:
     """Return features(name, part), a function that computes each piece's features."""
-    window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
-    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
-    stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
+    options, stride = context.config.data, context.model.module.encoder.stride
+    untrained = context.untrained(np.zeros((1, options.window_steps, options.channels), np.float32))
 
     def raw(x):  # concatenates each frame's steps
         return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
 
     def features(name, part):
         whole = [part.read(number) for number in range(len(part.pieces))]
-        function, long = raw, functools.partial(embed_pieces, raw, stride=stride)
-        if name != "raw":
-            own, which = untrained if name.startswith("random") else variables, name[-1]
-            function = lambda x: model.embed(own, x)["zc".index(which)]  # noqa: E731
-            long = make_embed_long(model, own, which)
-        return embed_utterances(jax.jit(function), whole, stride, ahead=ahead, embed_long=long)
+        if name == "raw":
+            long = functools.partial(embed_pieces, raw, stride=stride)
+            return embed_utterances(jax.jit(raw), whole, stride, embed_long=long)
+        own = untrained if name.startswith("random") else context.variables
+        return embed_frames(context.model, own, name[-1], whole)
 
     return features

@@ -9,7 +9,7 @@ import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 from cpc import data, evaluate
 from cpc.data import Vocabulary, index_of
 from cpc.files import check_regular
-from cpc.models import Model, make_model
+from cpc.models import make_model
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config, subset
@@ -162,15 +162,14 @@ def vectors_of(config: Config, text: TextData) -> Vectors:
 
 def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
     """Yield each feature as a function of sentences that also knows words with word vectors."""
-    config, text = context.config, context.data
-    widen_once = functools.cache(lambda: widen(config, text, context.model, context.variables))
+    widen_once = functools.cache(lambda: widen(context))
 
     def embed(name, sentences):
-        (words, model, variables), options = widen_once(), config.data
+        (words, wide), options = widen_once(), context.config.data
         x = data.encode_sentences(sentences, words, options.max_words, lowercase=options.lowercase)
-        return make_features(config, text, model, variables, name)(x)
+        return make_features(wide, name)(x)
 
-    for name in feature_names(config, tasks):
+    for name in feature_names(context.config, tasks):
         yield FeatureSet(name, functools.partial(embed, name))
 
 
@@ -212,10 +211,9 @@ def own_bag(sentences: tuple[str, ...]) -> Any:
     return evaluate.bag_of_words(ids, len(index))
 
 
-def make_features(
-    config: Config, text: TextData, model: Model, variables: Any, name: str
-) -> Callable[[np.ndarray], np.ndarray]:
+def make_features(context: ProbeContext, name: str) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from sentences without context (n, w) to features (n, width)."""
+    config, text, model, variables, *_ = context
     if name == "mean":
         table = np.asarray(variables["params"]["encoder"]["embedding"])
         return functools.partial(mean_of_words, table=table)
@@ -223,8 +221,7 @@ def make_features(
         found = vectors_of(config, text)
         return functools.partial(mean_of_words, table=np.concatenate([found.own, found.others]))
     if name.startswith("random"):
-        window = np.zeros((1, 1, config.data.max_words), np.int32)
-        variables = model.init(jax.random.key(config.seed + 1), {"x": window})
+        variables = context.untrained(np.zeros((1, 1, config.data.max_words), np.int32))
     embed = jax.jit(lambda x: model.embed(variables, x[:, None])["zc".index(name[-1])][:, 0])
 
     def features(x):
@@ -246,13 +243,9 @@ def mean_of_words(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return (total / np.maximum(is_word.sum(axis=1), 1)).astype(np.float32)
 
 
-class Questions(NamedTuple):
-    """Questions that ask which of two sentences comes next."""
-
-    other: np.ndarray
-    """Wrong answers (b, t - 1, w). Right answers are all sentences of a run except the first."""
-    asked: np.ndarray
-    """Mask (b, t - 1) of valid questions."""
+#: Wrong answers (b, t - 1, w) to the question which sentence comes next, and a mask (b, t - 1) of
+#: valid questions. Right answers are all sentences of a run except the first.
+Questions: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Questions]]:
@@ -283,16 +276,16 @@ def ask_next(config: Config, text: TextData) -> tuple[np.ndarray, dict[str, Ques
         "sentence within run": x[np.arange(number)[:, None], index],
     }
     # Small texts may repeat sentences, but a question needs two different sentences.
-    found = {}
-    for unit, other in others.items():
-        differs = np.any(other != x[:, 1:], axis=-1)
-        found[unit] = Questions(other, mask[:, 1:] & differs & np.any(other >= 0, axis=-1))
-    found["sentence within document"].asked[mate == np.arange(number)] = False
-    if found["sentence"].asked.any(axis=1).sum() < 2:
+    asked = {
+        unit: mask[:, 1:] & np.any(other != x[:, 1:], axis=-1) & np.any(other >= 0, axis=-1)
+        for unit, other in others.items()
+    }
+    asked["sentence within document"][mate == np.arange(number)] = False
+    if asked["sentence"].any(axis=1).sum() < 2:
         number = f"{len(text.test.sentence_starts) - 1:,} sentences"
         problem = f"the test text has fewer than two runs to compare (got {number})"
         raise lacks("next", problem, "add text, lower data.run_sentences")
-    return x, {unit: one for unit, one in found.items() if one.asked.any()}
+    return x, {unit: (others[unit], own) for unit, own in asked.items() if own.any()}
 
 
 def next_scores(
@@ -319,7 +312,7 @@ def predicted_right(
     """Return whether CPC predictions score next sentences in runs (b, t, w) above wrong ones."""
     config, _, model, variables, *_ = context
     if name == "random c":
-        variables = model.init(jax.random.key(config.seed + 1), {"x": x[:1]})
+        variables = context.untrained(x[:1])
 
     @jax.jit
     def compare(x, other):
@@ -346,7 +339,7 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
         words = evaluate.bag_of_words([row[row >= 0] for row in x], len(counts))
         return words.multiply(nats).tocsr()
 
-    features: Any = bag if name == "bag" else make_features(*context[:4], name)
+    features: Any = bag if name == "bag" else make_features(context, name)
     now, after, another = (
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )
@@ -358,16 +351,15 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
     return (cosine(now, after) > cosine(now, another)).reshape(other.shape[:2])
 
 
-def widen(
-    config: Config, text: TextData, model: Model, variables: Any
-) -> tuple[tuple[str, ...], Model, Any]:
+def widen(context: ProbeContext) -> tuple[tuple[str, ...], ProbeContext]:
     """Add the words in `probe.word_vectors`, if it is set, to vocabulary, model and variables.
 
     New words' embeddings are a linear map of their vectors (the paper's section 3.3).
     """
+    config, text, model, variables, *_ = context
     words = text.train.vocabulary.words
     if not config.probe.word_vectors:
-        return words, model, variables
+        return words, context
     found, params, parts = vectors_of(config, text), dict(variables["params"]), {}
     every = (*words, *found.new_words)
     for part in [name for name, own in params.items() if "embedding" in own]:
@@ -376,4 +368,5 @@ def widen(
         wide = jnp.asarray(np.concatenate([table[: len(words)], new]), table.dtype)
         params[part] = {**params[part], "embedding": wide}
         parts[part] = getattr(model.module, part).clone(vocabulary=len(every))
-    return every, make_model(model.module.clone(**parts)), {**variables, "params": params}
+    wide = make_model(model.module.clone(**parts))
+    return every, context._replace(model=wide, variables={**variables, "params": params})

@@ -17,6 +17,7 @@ from cpc.data import (
     Vocabulary,
     describe_corpus,
     keep_probabilities,
+    prefetch,
     read_text_folder,
     split_for_training,
 )
@@ -43,7 +44,7 @@ from experiments.kinds.text.data import TextData as Text
 from experiments.kinds.words import step as steps
 from experiments.kinds.words.step import Noise, make_noise
 from experiments.training.checks import data_root, name_of
-from experiments.training.loop import Training, prefetched, run_training
+from experiments.training.loop import Training, run_training
 from experiments.training.problem import Work
 
 
@@ -168,11 +169,12 @@ def train(run: Trained, folder: Path, mesh: jax.sharding.Mesh) -> tuple[str, Tra
     def put(launch):
         return replicate(stream.launch(launch), mesh)
 
+    end, num_threads = num_steps // per_launch, config.data.num_threads
     log_every, save_every = config.log_launches * per_launch, config.save_launches * per_launch
     training = Training(
         run.state,
         run.launch,
-        prefetched(put, num_steps, per_launch, config.data.num_threads),
+        lambda first: prefetch(put, first // per_launch, end, num_threads=num_threads),
         num_steps=num_steps,
         per_step=size,
         summarize=functools.partial(summarize, words_per_step),
