@@ -12,7 +12,6 @@ import pandas as pd
 from scipy import special, stats
 
 from cpc import results
-from cpc.evaluate import area_under_curve
 from cpc.files import read_json
 from cpc.results import Difference, Frame, Run
 from cpc.results.compare import TAIL, UNKNOWN, mean_over_seeds
@@ -487,7 +486,8 @@ class Learned(NamedTuple):
 def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
     """Compare the areas under learning curves without and with CPC, and judge the task."""
     arms = [
-        {seed: float(area_under_curve(*curve)) for seed, curve in arm.items()} for arm in curves
+        {seed: float(np.trapezoid(y, x) / (x[-1] - x[0])) for seed, (x, y) in arm.items()}
+        for arm in curves
     ]
     areas = tuple(results.over_seeds([*arm.values()]) if arm else UNKNOWN for arm in arms)
     gains = [arms[1][seed] - arms[0][seed] for seed in sorted(arms[0].keys() & arms[1].keys())]
