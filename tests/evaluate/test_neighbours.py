@@ -17,8 +17,8 @@ def cosines(gallery, queries):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("cpc.evaluate.neighbours.QUERY_BLOCK", 8)
-    monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
+    monkeypatch.setattr("cpc.evaluate.neighbours.BLOCK_COSINES", 8 * 50)
+    monkeypatch.setattr("cpc.evaluate.neighbours.MIN_QUERIES", 1)
 
 
 def test_nearest_equals_sorting_all_cosines(small_blocks):
