@@ -191,8 +191,9 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for variant, names in AGENTS.items()
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
-#: Settings of all cells except the cells in `OPEN`.
+#: Settings of all cells except the cells in `OPEN`, and the kind of data of all cells but audio's.
 OWN = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}
+KIND_OF = {**dict.fromkeys(IMAGES, "image"), **dict.fromkeys(FIGURE_6, "rl"), TEXT: "text"}
 
 #: The choices that the paper leaves open, with a cell if a key varies the choice.
 OPEN = (
@@ -315,9 +316,7 @@ def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> U
     for kind in KINDS:
         texts = settings.get(kind, ())
         if wrong := [text for text in texts if "=" not in text]:
-            raise UserError(
-                f"a setting has no value (got {wrong[0]!r}): pass key=value, e.g. data.path=wav"
-            )
+            raise UserError(f"a setting has no value (got {wrong[0]!r}): pass key=value")
         names = (text.removeprefix("--").removeprefix("config.") for text in texts)
         config = base_config(kind, scale, data)[0]
         user[kind] = parse_settings(config, [f"--config.{name}" for name in names])
@@ -333,13 +332,6 @@ def cells_of(parts: Sequence[str], scale: str) -> list[str]:
     """Return the distinct cells that the parts need, without open choices in the smoke test."""
     names = [name for part in parts if (part, scale) != ("open", "smoke") for name in PARTS[part]]
     return list(dict.fromkeys(names))
-
-
-def kind_of(name: str) -> str:
-    """Return the data kind of a cell, by default "audio"."""
-    if name in (TEXT, *FIGURE_6):
-        return "text" if name == TEXT else "rl"
-    return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
@@ -370,7 +362,7 @@ def plan_cells(
     """
     planned = []
     for name in names:
-        kind = kind_of(name)
+        kind = KIND_OF.get(name, "audio")
         file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
         own = OWN.get(name)
         if own is None:
@@ -452,8 +444,7 @@ def merge_plans(
             found.append(f"{cell.name} has other settings")
     if found:
         raise UserError(
-            f"{folder} contains another reproduction ({'; '.join(found)}): choose another "
-            "--workdir, or pass the recorded options"
+            f"{folder} contains another reproduction ({'; '.join(found)}): set another --workdir"
         )
     parts = [part for part in PARTS if part in {*previous["parts"], *plan["parts"]}]
     seeds = max(previous["seeds"], plan["seeds"])

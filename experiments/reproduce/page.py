@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,9 @@ def write_reproduction(folder: str | Path) -> Path:
     sections += [table_section(plan, result) for result in results]
     if {"table 3", "table 4"} & {*parts}:
         sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
-    if "table 5" in parts and (run := first_run(reproduction, cells.TEXT)):
-        sections += filter(None, [paper_section(run)])
-    makers = {"figure 2": speakers_section, "figure 3": offsets_section, "figure 5": units_section}
-    sections += [make(reproduction) for part, make in makers.items() if part in parts]
+    if "table 5" in parts and (runs := reproduction.runs.get(cells.TEXT)):
+        sections += filter(None, [paper_section(runs[0])])
+    sections += [figure_section(part, reproduction) for part in FIGURES if part in parts]
     sections += [agents_section(learned)] if learned else []
     sections.append(open_section(reproduction))
     sections += [bound_section(reproduction)] if "bound" in parts else []
@@ -138,27 +137,18 @@ def order_sentence(order: Difference | None) -> str:
     return f"Order against the paper's: Kendall's τ {show_estimate(order, '.2f')}, {p}{suffix}."
 
 
-def first_run(reproduction: Reproduction, cell: str) -> Run | None:
-    """Return the first run of a cell."""
-    return next(iter(reproduction.runs.get(cell, [])), None)
-
-
-def speakers_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 2, a map of pieces of speech colored by speaker."""
-    title, run = "Figure 2: what c knows of speakers", first_run(reproduction, cells.MIXED)
-    try:
-        found = maps.read_speaker_map(run) if run else None
-    except UserError as error:
-        return Section(title, [f"Left out: {error}."])
+def speaker_map(runs: Sequence[Run]) -> tuple[Figure]:
+    """Draw a map like the paper's Figure 2, of pieces of speech colored by speaker."""
+    found = maps.read_speaker_map(runs[0])
     if found is None or len(found[0]) < maps.MIN_DISTINCT_POINTS:
-        return Section(title, ["Not measured."])
+        raise UserError(statistics.MISSING)
     features, speaker, names = found
     most = np.argsort(-np.bincount(speaker), kind="stable")[:MAX_SPEAKERS]
     rows = np.flatnonzero(np.isin(speaker, most))[:MAX_POINTS]
     features, speaker = features[rows], speaker[rows]
     drawn = maps.draw_speakers(features, speaker, names)
     if drawn is None:
-        return Section(title, [maps.NO_MAP.format(len(features))])
+        raise UserError(f"fewer than {maps.MIN_DISTINCT_POINTS} of {len(features)} points differ")
     from sklearn.neighbors import NearestNeighbors  # imports for a second
 
     neighbors = NearestNeighbors(n_neighbors=1).fit(features.astype(np.float64))
@@ -170,16 +160,14 @@ def speakers_section(reproduction: Reproduction) -> Section:
         f"has the same speaker for {100 * same:.1f} % of the points ({100 * chance:.1f} % by "
         "chance)."
     )
-    return Section(title, figures=[Figure("speakers", drawn, "Speech by speaker", caption)])
+    return (Figure("speakers", drawn, "Speech by speaker", caption),)
 
 
-def offsets_section(reproduction: Reproduction) -> Section:
-    """Return a section like Figure 3: curves and a table of top-1 and pairwise accuracy."""
-    title = "Figure 3: how often the positive wins, by offset"
-    runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
+def offset_curves(runs: Sequence[Run]) -> tuple[Figure, Table]:
+    """Draw curves like Figure 3, of top-1 and pairwise accuracy, and return their table."""
     offsets = statistics.read_offsets(runs)
     if offsets is None:
-        return Section(title, ["Not measured."])
+        raise UserError(statistics.MISSING)
     config = load_config(runs[0].config, audio.KEYS)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
     figure = figures.offsets_figure(offsets.frame, frame_ms)
@@ -191,22 +179,38 @@ def offsets_section(reproduction: Reproduction) -> Section:
     )
     formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
     formats |= dict.fromkeys(("acc_top1 %", "acc_pairwise %"), show_estimate)
-    drawn = [Figure("offsets", figure, "Two readings", caption)]
-    return Section(title, (), drawn, (), [Table("All offsets", offsets.frame, formats=formats)])
+    table = Table("All offsets", offsets.frame, formats=formats)
+    return Figure("offsets", figure, "Two readings", caption), table
 
 
-def units_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 5, with patches that excite single units."""
-    title, run = "Figure 5: patches that excite a unit", first_run(reproduction, cells.IMAGE)
-    path = run.workdir / "probes" / "units.npz" if run else None
-    if path is None or not path.exists():
-        return Section(title, ["Not measured."])
+def unit_patches(runs: Sequence[Run]) -> tuple[Figure]:
+    """Draw patches like the paper's Figure 5, which excite single units."""
+    path = runs[0].workdir / "probes" / "units.npz"
+    if not path.exists():
+        raise UserError(statistics.MISSING)
+    caption = "One row per unit of z, starting with the patch that excites it most."
+    return (Figure("units", units_figure(read_arrays(path)), "Units", caption),)
+
+
+#: The titles, cells and drawings of sections with a figure.
+FIGURES = {
+    "figure 2": ("what c knows of speakers", cells.MIXED, speaker_map),
+    "figure 3": ("how often the positive wins, by offset", cells.FAR_OFFSETS, offset_curves),
+    "figure 5": ("patches that excite a unit", cells.IMAGE, unit_patches),
+}
+
+
+def figure_section(part: str, reproduction: Reproduction) -> Section:
+    """Return a section with one of `FIGURES`, or with the reason why it cannot be drawn."""
+    words, cell, draw = FIGURES[part]
+    title, runs = f"{part.capitalize()}: {words}", reproduction.runs.get(cell)
+    if not runs:
+        return Section(title, [f"Left out: {statistics.MISSING}."])
     try:
-        figure = units_figure(read_arrays(path))
+        figure, *tables = draw(runs)
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    caption = "One row per unit of z, starting with the patch that excites it most."
-    return Section(title, figures=[Figure("units", figure, "Units", caption)])
+    return Section(title, figures=[figure], details=tables)
 
 
 def agents_section(learned: list[statistics.Learned]) -> Section:
@@ -246,8 +250,8 @@ def open_section(reproduction: Reproduction) -> Section:
     tables, known = [], reproduction.plan["open"]
     bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))
     for base, table, features in bases:
-        kind, formats = cells.kind_of(base), {}
-        rows = [one for one in known if one.get("kind", cells.kind_of(one["cell"])) == kind]
+        kind, formats = cells.KIND_OF.get(base, "audio"), {}
+        rows = [one for one in known if one["kind"] == kind]
         if not rows:
             continue
         frame = pd.DataFrame({head: [one[key] for one in rows] for head, key in heads.items()})

@@ -158,22 +158,6 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
     return next((word for word, far in reach(over, relation, equal).items() if far > 1), UNTOLD)
 
 
-def decide(
-    over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
-) -> tuple[str, float]:
-    """Return the verdict on a difference over several seeds, and its p-value.
-
-    The p-value is the two-sided level at which the interval would just decide, by Student's t over
-    seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
-    It is NaN if there are fewer than two seeds.
-    """
-    if seeds < 2:
-        return (ONE_SEED if seeds else MISSING), math.nan
-    word, far = judge_pair(over, relation, equal), reach(over, relation, equal)
-    t = special.stdtrit(seeds - 1, 1 - TAIL) * np.fmax(0.0, far.get(word, max(far.values())))
-    return word, 2 * float(special.stdtr(seeds - 1, -t))
-
-
 def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
     """Return the power to find an effect with seeds of the same scatter, or NaN if that is unknown.
 
@@ -210,9 +194,17 @@ def judge_claim(
     relation: str = "<",
     equal: float = EQUAL_POINTS,
 ) -> Finding:
-    """Judge a claim by a difference over seeds, with the power to find an effect."""
+    """Judge a claim by a difference over seeds, with its p-value and the power to find an effect.
+
+    The p-value is the two-sided level at which the interval would just decide, by Student's t over
+    seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
+    """
+    if seeds < 2:
+        return Finding(claim, ONE_SEED if seeds else MISSING)
+    word, far = judge_pair(over, relation, equal), reach(over, relation, equal)
+    t = special.stdtrit(seeds - 1, 1 - TAIL) * np.fmax(0.0, far.get(word, max(far.values())))
     size = power(over, seeds, effect, equal * (relation != "<"))
-    return Finding(claim, *decide(over, seeds, relation, equal), size)
+    return Finding(claim, word, 2 * float(special.stdtr(seeds - 1, -t)), size)
 
 
 def correct(findings: Sequence[Finding]) -> list[Finding]:
@@ -245,8 +237,8 @@ class Result(NamedTuple):
     number of steps), and paper, value, low and high in percent, which are NaN if not measured."""
     pairs: Frame
     """One row per pair in each claim, with claim, lower, relation and higher, the difference of the
-    pair in points as in `lead` (value, low, high, paired, seeds), verdict and p_value as in
-    `decide`, and the power for an effect in points."""
+    pair in points as in `lead` (value, low, high, paired, seeds), verdict, p_value and power as in
+    `judge_claim`, and the effect in points."""
     order: Difference | None
     """Kendall's tau between our order and the paper's, with p."""
 
