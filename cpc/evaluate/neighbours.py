@@ -34,9 +34,7 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     array([[1, 2]], dtype=int32)
     """
     if not 1 <= k <= len(gallery):
-        raise UserError(
-            f"k is {k}, but there are {len(gallery)} training rows: set k between 1 and that number"
-        )
+        raise UserError(f"k must be in 1..{len(gallery)}, the number of training rows (got {k})")
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
             f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
@@ -72,8 +70,7 @@ def knn_predict(
     """
     if len(train_labels) != len(train_features):
         raise UserError(
-            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one label "
-            "per row"
+            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one each"
         )
     if len(train_labels) and not 0 <= train_labels.min() <= train_labels.max() < num_classes:
         raise UserError(

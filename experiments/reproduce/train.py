@@ -76,8 +76,7 @@ def train_cells(
         *_, last = ends = sorted({*export_steps, config.num_steps})
         if last > config.num_steps:
             raise UserError(
-                f"--export-step is past the last step {config.num_steps} (got {last}): set a lower "
-                "--export-step"
+                f"--export-step is past the last step {config.num_steps} (got {last}): lower it"
             )
         path, is_done = folder / name, (folder / name / f"exported-{last}" / CARD).exists()
         print(f"[{number}/{len(planned)}] {'done   ' if is_done else 'trains '}{name}", flush=True)
