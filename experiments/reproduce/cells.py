@@ -155,8 +155,6 @@ class Open(NamedTuple):
     cell: str = ""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
-    why_not: str = "no key varies it"
-    """The reported reason if no cell varies the choice."""
 
 
 #: Cell names in tables and figures. Recorded reproductions use them as directory names.
@@ -216,11 +214,9 @@ OPEN = (
     Open("windows of the training; those of the probe", "drawn at any sample; whole utterances",
          "open-short", {"data.window_samples": 10240}),
     Open("optimizer and regularization of the probe",
-         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
-         why_not="a fit to convergence has nothing to vary"),
+         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances"),
     Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
-    Open("length of the images' training", "as the config says", kind="image",
-         why_not="num_steps does; there is no cell of it"),
+    Open("length of the images' training", "as the config says", kind="image"),
 )  # fmt: skip
 
 #: Audio config by data name.
@@ -387,7 +383,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
         rows.append({
             "kind": one.kind, "what": one.what, "cell": one.cell,
             "choice": "; ".join(filter(None, (one.here, keys))),
-            "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
+            "change": ", ".join(f"{k}={v}" for k, v in own.items()) or "no cell varies it",
         })  # fmt: skip
     return rows
 
@@ -409,12 +405,15 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
     return {"size": "; ".join(parts), "hardware": f"Hardware: {hardware}{shared}"}
 
 
-def describe_plan(
-    planned: Sequence[Planned], parts: Sequence[str], scale: str, data: str, user: UserSettings,
-    seeds: int, jobs: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the plan of a reproduction as recorded in its folder."""
-    return {
+def plan_parts(
+    parts: Sequence[str], names: Sequence[str], scale: str, data: str | None = None,
+    settings: Mapping[str, Sequence[str]] = {}, seeds: int | None = None, jobs: int = 1,
+) -> tuple[list[Planned], dict[str, Any]]:  # fmt: skip
+    """Plan the runs of the named cells; return them, and the plan as recorded in its folder."""
+    data, seeds = data or DEFAULT_DATA[scale], seeds or SCALES[scale].seeds
+    user = read_user(settings, scale, data)
+    planned = plan_cells(names, scale, data, user, seeds)
+    return planned, {
         "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
         **describe_cells(planned, scale, jobs), "open": describe_open(scale, data, user),
     }  # fmt: skip
@@ -436,26 +435,23 @@ def merge_plans(
         for key in ("scale", "data", "user")
         if previous.get(key) != plain(plan[key])
     ]
-    scale, data = plan["scale"], plan["data"]
     for cell in planned if not found else ():
-        base, _ = base_config(cell.kind, scale, data)
         theirs = recorded["cells"].get(cell.name, cell.settings)
-        if training_keys(base, theirs) != training_keys(base, cell.settings):
+        if training_keys(theirs) != training_keys(cell.settings):
             found.append(f"{cell.name} has other settings")
     if found:
         raise UserError(
             f"{folder} contains another reproduction ({'; '.join(found)}): set another --workdir"
         )
     parts = [part for part in PARTS if part in {*previous["parts"], *plan["parts"]}]
-    seeds = max(previous["seeds"], plan["seeds"])
-    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
+    seeds, scale = max(previous["seeds"], plan["seeds"]), plan["scale"]
+    whole = plan_cells(cells_of(parts, scale), scale, plan["data"], plan["user"], seeds)
     all_cells = {**recorded["cells"], **own}
     asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
     whole = {**plan, "parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
     return {**wanted, "reproduction": whole, "cells": all_cells}
 
 
-def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that affect training, without the keys of probes."""
-    whole = flatten(with_settings(base, settings))
-    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
+def training_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that affect training, without the settings of probes."""
+    return {key: plain(value) for key, value in settings.items() if not key.startswith("probe.")}

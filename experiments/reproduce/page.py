@@ -11,8 +11,9 @@ import pandas as pd
 
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import read_arrays
+from cpc.report import draw
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.results import Difference, Run
+from cpc.results import Difference, Frame, Run
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
@@ -21,12 +22,14 @@ from experiments.kinds.audio.model import build_encoder
 from experiments.kinds.image.figures import units_figure
 from experiments.kinds.image.sections import imagenet_table
 from experiments.kinds.text.sections import paper_section
-from experiments.reproduce import cells, figures, statistics
+from experiments.reproduce import cells, statistics
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
-from experiments.reproduce.statistics import Reproduction, lead, mean_percent
+from experiments.reproduce.statistics import Learned, Reproduction, lead, mean_percent
 
 #: Maximum numbers of speakers and points. The paper's Figure 2 shows ten of 251 speakers.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
+#: The agents that Figure 6 compares, with their colors.
+ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 NOTE = (
     "All intervals cover 95 %. They are the root of the sum of squares of Student's interval over "
     "seeds and the bootstrap over test utterances or images; with one seed, the latter alone. The "
@@ -170,7 +173,7 @@ def offset_curves(runs: Sequence[Run]) -> tuple[Figure, Table]:
         raise UserError(statistics.MISSING)
     config = load_config(runs[0].config, audio.KEYS)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
-    figure = figures.offsets_figure(offsets.frame, frame_ms)
+    figure = offsets_figure(offsets.frame, frame_ms)
     caption = (
         f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
         f"and falls. Verdict on ours: {offsets.finding.verdict} (Kendall's τ of acc_top1 with the "
@@ -202,23 +205,23 @@ FIGURES = {
 
 def figure_section(part: str, reproduction: Reproduction) -> Section:
     """Return a section with one of `FIGURES`, or with the reason why it cannot be drawn."""
-    words, cell, draw = FIGURES[part]
+    words, cell, make = FIGURES[part]
     title, runs = f"{part.capitalize()}: {words}", reproduction.runs.get(cell)
     if not runs:
         return Section(title, [f"Left out: {statistics.MISSING}."])
     try:
-        figure, *tables = draw(runs)
+        figure, *tables = make(runs)
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
     return Section(title, figures=[figure], details=tables)
 
 
-def agents_section(learned: list[statistics.Learned]) -> Section:
+def agents_section(learned: list[Learned]) -> Section:
     """Return a section like the paper's Figure 6, with curves, areas and verdicts for our tasks."""
     title = "Figure 6: agents with and without CPC"
     if not any(curves for one in learned for curves in one.curves):
         return Section(title, ["Not measured."])
-    areas = [f"area {arm}" for arm in figures.ARMS]
+    areas = [f"area {arm}" for arm in ARMS]
     expected = {"<": "higher", "no gain": "equal"}
     rows = [
         (one.task.variant.replace("_", " "), *one.areas, one.over, expected[one.task.relation],
@@ -240,7 +243,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
         "reappears, or is always visible: tasks that replace the paper's levels of DeepMind Lab. "
         "Where CPC can help is known in advance. notebooks/studies/hidden_ball has ten seeds."
     )
-    drawn = [Figure("agents", figures.curves_figure(learned), "Learning", caption)]
+    drawn = [Figure("agents", curves_figure(learned), "Learning", caption)]
     return Section(title, [about], drawn, [Table("Area under the curve", frame, note, formats)])
 
 
@@ -291,5 +294,62 @@ def bound_section(reproduction: Reproduction) -> Section:
     title = "Whether log N − L predicts the probe"
     if not taus:
         return Section(title, [caption])
-    drawn = figures.bound_and_probe_figure(compared.points, taus)
+    drawn = bound_and_probe_figure(compared.points, taus)
     return Section(title, figures=[Figure("bound_and_probe", drawn, "Bound and probe", caption)])
+
+
+def offsets_figure(frame: Frame, frame_ms: float) -> Any:
+    """Draw the paper's Figure 3 for top-1 and pairwise accuracy, from the frame of `Offsets`."""
+    figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
+    readings = (
+        ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
+        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), draw.GREEN),
+    )
+    for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
+        x, (mean, low, high) = frame_ms * frame.offset, np.array([*frame[f"{name} %"]]).T
+        axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
+        if np.isfinite(low).all():
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(x, chance, ":", color=draw.RED, label="chance")
+        draw.label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
+        axes.set_ylim(0, 102)
+        draw.add_legend(axes)
+    return figure
+
+
+def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Any:
+    """Draw the score of a linear probe on c against the strict bound, with a point per run."""
+    figure, panels = draw.make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
+    for axes, (data, runs) in zip(panels, points.groupby("data"), strict=True):
+        runs = runs.sort_values("percent", kind="stable")
+        axes.plot(runs.nats, runs.percent, "o", color=draw.BLUE, markersize=5)
+        heights = np.linspace(0.02, 0.98, len(runs))  # in the order of the points
+        for run, height in zip(runs.itertuples(), heights, strict=True):
+            arrow = {"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3}
+            axes.annotate(
+                run.cell.removeprefix("open-"), (run.nats, run.percent), xytext=(1.03, height),
+                textcoords="axes fraction", va="center", fontsize=7, color=draw.INK,
+                arrowprops=arrow,
+            )  # fmt: skip
+        tau = taus[data]
+        words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
+        draw.label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
+    return figure
+
+
+def curves_figure(learned: Sequence[Learned]) -> Any:
+    """Draw the paper's Figure 6: a panel per task, with each seed's curve and their mean."""
+    drawn, panels = draw.make_figure(len(learned), row_height=3.4)
+    for axes, one in zip(panels, learned, strict=True):
+        for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
+            for frames, returns in curves.values():
+                axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
+            if curves:  # the mean of the curves that are as long as the first
+                first = next(iter(curves.values()))
+                alike = [curve for curve in curves.values() if curve.shape == first.shape]
+                frames, returns = np.mean(alike, axis=0)
+                axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=arm)
+        axes.set_ylim(-1, 1)
+        draw.label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
+    draw.add_shared_legend(drawn, panels)
+    return drawn

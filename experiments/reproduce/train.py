@@ -45,10 +45,8 @@ def record_cells(
     folder: pathlib.Path, names: Sequence[str], settings: Sequence[str], scale: str, seeds: Any
 ) -> list[cells.Planned]:
     """Plan cells of Table 2, by default all, and record the plan in their folder."""
-    data, seeds = cells.DEFAULT_DATA[scale], seeds or cells.SCALES[scale].seeds
-    user = cells.read_user({"audio": settings}, scale, data)
-    planned = cells.plan_cells(names or [*cells.TABLE_2], scale, data, user, seeds)
-    plan = cells.describe_plan(planned, ["table 1", "table 2"], scale, data, user, seeds, 1)
+    parts, names, own = ["table 1", "table 2"], names or [*cells.TABLE_2], {"audio": settings}
+    planned, plan = cells.plan_parts(parts, names, scale, settings=own, seeds=seeds)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "plan.lock"):  # parts may start at the same time
         path = folder / "sweep.json"
