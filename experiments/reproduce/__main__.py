@@ -70,11 +70,8 @@ def reproduce(
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
     merge = functools.partial(cells.merge_plans, plan, planned, folder)
     with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
-
-        def begin(_):
-            return make_local(jobs, num_signals, [lock.fileno()]), jobs
-
-        run_jobs(planned_jobs, begin, num_signals, lambda: write_page(folder))
+        launch = make_local(jobs, num_signals, [lock.fileno()])
+        run_jobs(planned_jobs, lambda _: (launch, jobs), num_signals, lambda: write_page(folder))
         write_page(folder)
     print(f"page: {folder / 'reproduction.html'}")
     end(folder, num_signals() > 0)

@@ -251,8 +251,6 @@ class Kind(NamedTuple):
     """Describes a step and the network."""
     in_paper: str
     """The same description for the paper."""
-    length: str = "num_steps"
-    """The key of the training length."""
 
 
 KINDS = {
@@ -273,7 +271,6 @@ KINDS = {
         lambda c: f"{c.environment.num} environments, unrolls of {c.policy.unroll}, "
         f"a {c.model.memory} of {c.model.memory_width}",
         "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
-        "num_env_steps",
     ),
     "text": Kind(
         text_sentences, text_bookcorpus,
@@ -395,9 +392,10 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
             c, card = cells[0].config, cells[0].file.stem
+            num_steps = c.get("num_steps") or c.num_env_steps
             parts.append(
                 f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
-                f"{c[known.length]:,} steps of {known.describe(c)} (the paper: {known.in_paper})"
+                f"{num_steps:,} steps of {known.describe(c)} (the paper: {known.in_paper})"
             )
     total = sum(hours.get(cell.kind, 0.0) for cell in planned)
     hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"

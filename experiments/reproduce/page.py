@@ -171,18 +171,31 @@ def offset_curves(runs: Sequence[Run]) -> tuple[Figure, Table]:
     offsets = statistics.read_offsets(runs)
     if offsets is None:
         raise UserError(statistics.MISSING)
-    config = load_config(runs[0].config, audio.KEYS)
-    frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
-    figure = offsets_figure(offsets.frame, frame_ms)
+    frame, encoder = offsets.frame, build_encoder(load_config(runs[0].config, audio.KEYS))
+    x = 1000 * encoder.stride / SAMPLE_RATE_HZ * frame.offset
+    figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
+    readings = (
+        ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
+        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), draw.GREEN),
+    )
+    for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
+        mean, low, high = np.array([*frame[f"{name} %"]]).T
+        axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
+        if np.isfinite(low).all():
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(x, chance, ":", color=draw.RED, label="chance")
+        draw.label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
+        axes.set_ylim(0, 102)
+        draw.add_legend(axes)
     caption = (
-        f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
+        f"Held-out windows, N about {frame.N.mean():,.0f}. The paper's curve starts high "
         f"and falls. Verdict on ours: {offsets.finding.verdict} (Kendall's τ of acc_top1 with the "
         f"offset {show(offsets.tau, '.2f')}, p {show(offsets.p, '.2g')} if offsets were "
         "independent). The first two offsets share samples with the context."
     )
     formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
     formats |= dict.fromkeys(("acc_top1 %", "acc_pairwise %"), show_estimate)
-    table = Table("All offsets", offsets.frame, formats=formats)
+    table = Table("All offsets", frame, formats=formats)
     return Figure("offsets", figure, "Two readings", caption), table
 
 
@@ -296,25 +309,6 @@ def bound_section(reproduction: Reproduction) -> Section:
         return Section(title, [caption])
     drawn = bound_and_probe_figure(compared.points, taus)
     return Section(title, figures=[Figure("bound_and_probe", drawn, "Bound and probe", caption)])
-
-
-def offsets_figure(frame: Frame, frame_ms: float) -> Any:
-    """Draw the paper's Figure 3 for top-1 and pairwise accuracy, from the frame of `Offsets`."""
-    figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
-    readings = (
-        ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
-        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), draw.GREEN),
-    )
-    for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
-        x, (mean, low, high) = frame_ms * frame.offset, np.array([*frame[f"{name} %"]]).T
-        axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
-        if np.isfinite(low).all():
-            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.plot(x, chance, ":", color=draw.RED, label="chance")
-        draw.label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
-        axes.set_ylim(0, 102)
-        draw.add_legend(axes)
-    return figure
 
 
 def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Any:

@@ -390,9 +390,8 @@ class Offsets(NamedTuple):
     """Columns offset, N, log N, and chance, acc_top1 and acc_pairwise in percent, of which the last
     two have intervals over seeds."""
     tau: float
-    """Kendall's tau of acc_top1 with the offset."""
     p: float
-    """p-value of tau, which would be exact if offsets were independent."""
+    """Kendall's tau of acc_top1 with the offset, and its p-value if offsets were independent."""
     finding: Finding
     """Whether the curve falls, beyond chance and the scatter of tau over seeds. The p-value covers
     this scatter, and the power is for curves that fall at every offset."""
@@ -467,11 +466,10 @@ class Learned(NamedTuple):
     curves: tuple[dict[int, np.ndarray], ...]
     """Frames and returns (2, points) by seed, for each arm."""
     areas: tuple[Difference, ...]
-    """Area under the curves of each arm, over seeds."""
     over: Difference
-    """Area with CPC minus area without, paired by seed, with Student's interval over seeds."""
+    """Area under the curves of each arm, and with minus without CPC for `seeds` paired seeds, with
+    Student's intervals over seeds."""
     seeds: int
-    """Number of seeds in both arms."""
     finding: Finding
 
 

@@ -6,10 +6,9 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
             --audio model.width=256 --audio steps_per_launch=10 &
     done; wait
 
-Cells with equal programs share one compilation. Cells are neither probed nor checkpointed. Held-out
-data are only used to evaluate the loss, and weights are written when a cell reaches an
---export-step or its end. Repeating the command skips finished cells and restarts interrupted cells
-from the beginning. Exports in half precision have 2 MB at the default width and 12 MB at 512.
+Cells with equal programs share one compilation. Cells are neither probed nor checkpointed, and
+their weights are written, in half precision, at each --export-step and at the end. Repeating the
+command skips finished cells and restarts interrupted cells from the beginning.
 """
 
 import functools
