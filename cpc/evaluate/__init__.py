@@ -22,7 +22,6 @@ from cpc.evaluate.convex import fit_ridge_probe as fit_ridge_probe
 from cpc.evaluate.cross_validation import CrossValidated as CrossValidated
 from cpc.evaluate.cross_validation import bag_of_words as bag_of_words
 from cpc.evaluate.cross_validation import cross_validate as cross_validate
-from cpc.evaluate.cross_validation import expand_vocabulary as expand_vocabulary
 from cpc.evaluate.cross_validation import fit_dense as fit_dense
 from cpc.evaluate.cross_validation import fit_sparse as fit_sparse
 from cpc.evaluate.ctc import Edits as Edits
@@ -58,13 +57,6 @@ from cpc.evaluate.probe import with_neighbours as with_neighbours
 from cpc.evaluate.probe_scores import Restricted as Restricted
 from cpc.evaluate.probe_scores import answer_scores as answer_scores
 from cpc.evaluate.probe_scores import probe_scores as probe_scores
-from cpc.evaluate.reliable import area_under_curve as area_under_curve
-from cpc.evaluate.reliable import interquartile_mean as interquartile_mean
-from cpc.evaluate.reliable import optimality_gap as optimality_gap
-from cpc.evaluate.reliable import performance_profile as performance_profile
-from cpc.evaluate.reliable import probability_of_improvement as probability_of_improvement
-from cpc.evaluate.reliable import steps_to_level as steps_to_level
-from cpc.evaluate.reliable import stratified_interval as stratified_interval
 from cpc.evaluate.spread import code_entropy as code_entropy
 from cpc.evaluate.spread import code_scores as code_scores
 from cpc.evaluate.spread import feature_spread as feature_spread

@@ -236,7 +236,7 @@ def dtw_distances(
     choices of `distance`.
     """
     lengths = np.array([len(token) for token in tokens])
-    size = filled_length(lengths)
+    size = 2 ** np.ceil(np.log2(np.maximum(lengths, MIN_LENGTH))).astype(int)
     row = np.zeros(len(tokens), np.int64)
     stacks: dict[int, np.ndarray] = {}
     for length in np.unique(size).tolist():
@@ -273,15 +273,6 @@ def dtw_distances(
     with ThreadPoolExecutor(2 if is_cpu else 1) as pool:
         list(pool.map(compare, each[by_size].tolist()))
     return np.where(swapped[:, None], found[:, ::-1], found)
-
-
-def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Return the lengths to which tokens are padded.
-
-    >>> filled_length(np.array([3, 9, 64, 65, 129]))
-    array([  8,  16,  64, 128, 256])
-    """
-    return 2 ** np.ceil(np.log2(np.maximum(length, MIN_LENGTH))).astype(int)
 
 
 def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:

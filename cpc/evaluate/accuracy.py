@@ -9,12 +9,7 @@ from cpc.results.compare import TAIL, as_student, draw_items
 def sums_by_utterance(
     values: Float[np.ndarray, "n c"], utterances: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "u c"], Int[np.ndarray, " u"]]:
-    """Sum and count each utterance's rows, in ascending order of utterance numbers.
-
-    >>> sums_by_utterance(np.array([[1.0], [2.0], [4.0]]), np.array([7, 3, 7]))
-    (array([[2.],
-           [5.]]), array([1, 2]))
-    """
+    """Sum and count each utterance's rows, in ascending order of utterance numbers."""
     _, index, count = np.unique(utterances, return_inverse=True, return_counts=True)
     sums = [np.bincount(index, column, minlength=len(count)) for column in values.T]
     return np.stack(sums, axis=1), count
@@ -45,11 +40,7 @@ def utterance_correct(
 
 
 def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
-    """Return the class with the highest score in each row, or -1 if the row contains NaN.
-
-    >>> choose_class(np.array([[0.2, 0.8], [np.nan, np.nan]]))
-    array([ 1, -1])
-    """
+    """Return the class with the highest score in each row, or -1 if the row contains NaN."""
     return np.where(np.isnan(scores).any(axis=1), -1, scores.argmax(axis=1))
 
 

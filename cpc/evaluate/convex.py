@@ -82,10 +82,7 @@ def fit_lbfgs_probe(
     held = label_subset(y, VALIDATION_FRACTION, seed=0)
     held = held[np.bincount(y)[y[held]] > 1]  # the only row of a class is used for training
     if not len(held):
-        raise UserError(
-            "a probe cannot choose an l2 because each class has only one row: add labels, or pass "
-            "a single l2"
-        )
+        raise UserError("no l2 can be chosen with one row per class: add labels, or pass one l2")
     kept = np.setdiff1d(np.arange(len(y)), held)
     loose = max(tolerance, SELECTION_TOLERANCE) if len(kept) > SELECTION_ROWS else tolerance
     chosen, fewest, start = max(l2s), np.inf, None

@@ -158,22 +158,3 @@ def bag_of_words(
     columns = np.concatenate([np.zeros(0, int), *sentences])
     shape = len(sentences), num_words
     return scipy.sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
-
-
-def expand_vocabulary(
-    vectors: Float[np.ndarray, "n v"],
-    embeddings: Float[np.ndarray, "n e"],
-    others: Float[np.ndarray, "m v"],
-) -> Float[np.ndarray, "m e"]:
-    """Return embeddings for out-of-vocabulary words by mapping their word vectors linearly.
-
-    The linear map W minimises `|V W - E|^2`, where V are the `vectors` and E the `embeddings` of
-    the words in the vocabulary, and is applied to `others`, the vectors of further words (Kiros et
-    al. 2015, section 2.2, "Vocabulary expansion").
-
-    >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    >>> expand_vocabulary(vectors, vectors @ [[2.0], [3.0]], np.array([[4.0, 1.0]])).round(6)
-    array([[11.]])
-    """
-    solution, *_ = np.linalg.lstsq(vectors, embeddings, rcond=None)
-    return others @ solution

@@ -118,9 +118,6 @@ def bucket_lengths(
 
     Each length saves at least `shape_frames` frames of padding. The lengths are found by dynamic
     programming over all distinct lengths, or over their quantiles if there are more than 512.
-
-    >>> bucket_lengths(np.array([16, 16, 32, 160]), 100)
-    array([ 32, 160])
     """
     candidates = np.unique(lengths)
     if len(candidates) > MAX_CANDIDATES:
@@ -153,11 +150,7 @@ def bucket_lengths(
 def continue_mirrored(
     waveform: Float[np.ndarray, " s *channels"], length: int
 ) -> Float[np.ndarray, " length *channels"]:
-    """Extend a waveform to `length` samples by repeated mirror images.
-
-    >>> continue_mirrored(np.array([1.0, 2.0]), 5)
-    array([1., 2., 2., 1., 1.], dtype=float32)
-    """
+    """Extend a waveform to `length` samples by repeated mirror images."""
     if len(waveform) == 0:
         return np.zeros((length, *waveform.shape[1:]), np.float32)
     ends = [(0, max(0, length - len(waveform))), *((0, 0) for _ in waveform.shape[1:])]

@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from cpc.evaluate.probe import check_finite
 from cpc.types import Array, ArrayLike, UserError
 
-QUERY_BLOCK = 512
-GALLERY_BLOCK = 16_384
+#: Number of cosines that are computed at a time and fit into the CPU caches, and minimum number of
+#: queries, so that a large gallery is not read too often.
+BLOCK_COSINES, MIN_QUERIES = 2**23, 64
 
 
 class Top(NamedTuple):
@@ -33,26 +34,19 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     array([[1, 2]], dtype=int32)
     """
     if not 1 <= k <= len(gallery):
-        raise UserError(
-            f"k is {k}, but there are {len(gallery)} training rows: set k between 1 and that number"
-        )
+        raise UserError(f"k must be in 1..{len(gallery)}, the number of training rows (got {k})")
     if gallery.shape[1] != features.shape[1]:
         raise UserError(
             f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
             "pass features of the same width"
         )
     check_finite(gallery, features)
-    gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
-    blocks = pad_rows(normalise(gallery), gallery_block)
-    blocks = blocks.reshape(-1, gallery_block, gallery.shape[1])
-    query_block = min(QUERY_BLOCK, max(1, len(features)))
-    parts = []
-    for start in range(0, len(features), query_block):
-        queries = normalise(features[start : start + query_block])
-        top = search(blocks, pad_rows(queries, query_block), jnp.int32(len(gallery)), k=k)
+    rows, parts, num = normalise(gallery), [], max(1, len(features))
+    block = min(max(MIN_QUERIES, BLOCK_COSINES // len(rows)), num)
+    for start in range(0, num, block):
+        queries = normalise(features[start : start + block])
+        top = search(rows, jnp.pad(queries, ((0, block - len(queries)), (0, 0))), k=k)
         parts.append(jax.tree.map(lambda one, n=len(queries): np.asarray(one)[:n], top))
-    if not parts:
-        return Top(np.zeros((0, k), np.float32), np.zeros((0, k), np.int32))
     return Top(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
@@ -76,8 +70,7 @@ def knn_predict(
     """
     if len(train_labels) != len(train_features):
         raise UserError(
-            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one label "
-            "per row"
+            f"{len(train_features)} training rows have {len(train_labels)} labels: pass one each"
         )
     if len(train_labels) and not 0 <= train_labels.min() <= train_labels.max() < num_classes:
         raise UserError(
@@ -104,8 +97,9 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
     top, count = None, 0
     for batch in activations:
         rows = jnp.asarray(batch, jnp.float32).T
-        if top is None:
-            top = no_rows((rows.shape[0], max(0, k)))
+        if top is None:  # any patch replaces the score -inf
+            shape = len(rows), max(0, k)
+            top = Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
         top = merge(top, rows, jnp.int32(count))
         count += rows.shape[1]
     if top is None or not 1 <= k <= count:
@@ -113,27 +107,11 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
     return Top(*(np.asarray(one) for one in top))
 
 
-def no_rows(shape: tuple[int, int]) -> Top:
-    """Return a `Top` with all scores -inf, so that any row replaces them."""
-    return Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
-
-
 @functools.partial(jax.jit, static_argnames="k")
-def search(
-    blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
-) -> Top:
-    """Return the k rows nearest to each query, among the first `num_rows` rows of all blocks."""
-
-    def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
-        first, block = numbered
-        with jax.default_matmul_precision("highest"):
-            scores = queries @ block.T
-        is_row = first + jnp.arange(len(block)) < num_rows
-        return merge(top, jnp.where(is_row, scores, -jnp.inf), first), None
-
-    start = no_rows((len(queries), k))
-    firsts = jnp.arange(len(blocks), dtype=jnp.int32) * blocks.shape[1]
-    return jax.lax.scan(step, start, (firsts, blocks))[0]
+def search(rows: Float[Array, "n d"], queries: Float[Array, "r d"], *, k: int) -> Top:
+    """Return the k rows nearest to each query."""
+    with jax.default_matmul_precision("highest"):
+        return Top(*jax.lax.top_k(queries @ rows.T, k))
 
 
 @jax.jit
@@ -152,8 +130,3 @@ def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
     rows = jnp.asarray(rows, jnp.float32)
     length = jnp.linalg.norm(rows, axis=1, keepdims=True)
     return rows / jnp.where(length > 0, length, 1.0)
-
-
-def pad_rows(rows: Float[Array, "n d"], multiple: int) -> Float[Array, "padded d"]:
-    """Append rows of zeros until the number of rows is divisible by `multiple`."""
-    return jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))

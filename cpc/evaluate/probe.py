@@ -170,9 +170,7 @@ def check_finite(*features: Float[ArrayLike, "..."]) -> None:
         bad = ~np.isfinite(np.asarray(one))
         if bad.any():
             at = np.argwhere(bad)[0][-1]
-            raise UserError(
-                f"feature {at} of {bad.shape[-1]} is not finite: check the network and its input"
-            )
+            raise UserError(f"feature {at} of {bad.shape[-1]} is not finite: check model and input")
 
 
 @jax.jit

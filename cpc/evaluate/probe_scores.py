@@ -131,8 +131,7 @@ def join_labeled(
     """Return the labeled frames of all utterances, with a label and utterance number per frame."""
     if len(features) != len(labels):
         raise UserError(
-            f"{what} have {len(features)} utterances but {len(labels)} labels: pass one entry per "
-            "utterance"
+            f"{what} have {len(features)} utterances but {len(labels)} labels: pass one label each"
         )
     kept, known = [], []
     for index, (own, label) in enumerate(zip(features, labels, strict=True)):

@@ -31,8 +31,7 @@ def fit_units(frames: Float[np.ndarray, "n d"], num_units: int, seed: int = 0) -
     """Cluster frames by the mini-batch k-means of scikit-learn (Sculley 2010)."""
     if len(frames) < num_units:
         raise UserError(
-            f"k-means needs one frame per unit (got {len(frames):,} for {num_units:,} units): add "
-            "frames"
+            f"{num_units:,} units need as many frames or more (got {len(frames):,}): add frames"
         )
     check_finite(frames)
     from sklearn.cluster import MiniBatchKMeans  # over a second to import
@@ -64,11 +63,7 @@ def unit_posteriors(frames: Float[np.ndarray, "n d"], units: Units) -> Float[np.
 
 
 def drop_repeats(units: Int[np.ndarray, " t"]) -> Int[np.ndarray, " _"]:
-    """Return the first unit of each run of equal units.
-
-    >>> drop_repeats(np.array([3, 3, 1, 1, 3]))
-    array([3, 1, 3])
-    """
+    """Return the first unit of each run of equal units."""
     return units[np.append(True, units[1:] != units[:-1])[: len(units)]]
 
 

@@ -66,9 +66,7 @@ def side_by_side(environment: Environment, num: int, num_resets: int | None = No
     """
     few = num if num_resets is None else num_resets
     if not 1 <= few <= num:
-        raise UserError(
-            f"num_resets is {few} for {num} environments: set it between 1 and that number"
-        )
+        raise UserError(f"num_resets must be in 1..{num}, the number of environments (got {few})")
     reset = jax.vmap(environment.reset)
 
     def reset_all(key):

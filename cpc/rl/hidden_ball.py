@@ -101,11 +101,7 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
 
 
 def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:
-    """Return the column and velocity of the ball after it has fallen by one row.
-
-    >>> [tuple(map(int, fall(jnp.int32(8), jnp.int32(v)))) for v in (-1, 0, 1)]
-    [(7, -1), (8, 0), (7, -1)]
-    """
+    """Return the column and velocity of the ball after it has fallen by one row."""
     moved = column + velocity
     hits = (moved < 0) | (moved >= COLUMNS)
     return jnp.where(hits, column - velocity, moved), jnp.where(hits, -velocity, velocity)

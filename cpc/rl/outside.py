@@ -55,9 +55,7 @@ def _gymnax(identifier):
     environment, params = gymnax.make(identifier)
     actions = environment.action_space(params)
     if not hasattr(actions, "n"):
-        raise UserError(
-            f"gymnax:{identifier} has continuous actions: use an environment with discrete actions"
-        )
+        raise UserError(f"gymnax:{identifier} has continuous actions: choose another environment")
 
     def step(key, state, action):
         observation, state, reward, is_terminated, _ = environment.step_env(

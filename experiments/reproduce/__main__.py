@@ -5,9 +5,9 @@ r"""Reproduce the paper's tables and figures by sweeps of ordinary runs, and wri
     cpc reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
-Covers tables 1 to 5, figures 2, 3, 5 and 6, and two tables that are not in the paper: --table open
-(a cell for each choice that the paper leaves open) and --table bound (whether the strict bound
-predicts the probes). The size and estimated time are printed before the first cell.
+Two tables are not in the paper: --table open has a cell for each choice that the paper leaves open,
+and --table bound shows whether the strict bound predicts the probes. The size and estimated time
+are printed before the first cell.
 
 --scale smoke checks in minutes that everything runs, on synthetic sound. --scale small trains on
 sound with the settings of configs/audio_voices_paper.py (5,500 steps) and three seeds. Tables 1 and
@@ -56,28 +56,22 @@ def reproduce(
     dry_run: bool = False,
 ) -> None:
     """Plan the cells, print their size, run the missing cells, and write the page."""
-    data = data or cells.DEFAULT_DATA[scale]
-    seeds = seeds or cells.SCALES[scale].seeds
-    user = cells.read_user(settings, scale, data)
-    planned = cells.plan_cells(cells.cells_of(parts, scale), scale, data, user, seeds)
+    names = cells.cells_of(parts, scale)
+    planned, plan = cells.plan_parts(parts, names, scale, data, settings, seeds, jobs)
     for cell in planned:
         checked = check_cell(cell.config, Cell(cell.name, {}))
         if "data" in cell.config:  # agents generate their data
             check_data(cell, checked.geometry)
-    folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
+    folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{plan['data']}").expanduser()
     planned_jobs = [make_job(c.file, Cell(c.name, c.settings), folder, device) for c in planned]
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in planned_jobs))
         return
-    plan = cells.describe_plan(planned, parts, scale, data, user, seeds, jobs)
     print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
     merge = functools.partial(cells.merge_plans, plan, planned, folder)
     with lock_folder(folder, "reproduction", merge) as lock, count_signals() as num_signals:
-
-        def begin(_):
-            return make_local(jobs, num_signals, [lock.fileno()]), jobs
-
-        run_jobs(planned_jobs, begin, num_signals, lambda: write_page(folder))
+        launch = make_local(jobs, num_signals, [lock.fileno()])
+        run_jobs(planned_jobs, lambda _: (launch, jobs), num_signals, lambda: write_page(folder))
         write_page(folder)
     print(f"page: {folder / 'reproduction.html'}")
     end(folder, num_signals() > 0)

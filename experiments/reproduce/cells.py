@@ -155,8 +155,6 @@ class Open(NamedTuple):
     cell: str = ""
     settings: Mapping[str, Any] = {}
     kind: str = "audio"
-    why_not: str = "no key varies it"
-    """The reported reason if no cell varies the choice."""
 
 
 #: Cell names in tables and figures. Recorded reproductions use them as directory names.
@@ -191,8 +189,9 @@ FIGURE_6: dict[str, dict[str, Any]] = {
     for variant, names in AGENTS.items()
     for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
 }
-#: Settings of all cells except the cells in `OPEN`.
+#: Settings of all cells except the cells in `OPEN`, and the kind of data of all cells but audio's.
 OWN = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6, TEXT: {}}
+KIND_OF = {**dict.fromkeys(IMAGES, "image"), **dict.fromkeys(FIGURE_6, "rl"), TEXT: "text"}
 
 #: The choices that the paper leaves open, with a cell if a key varies the choice.
 OPEN = (
@@ -215,11 +214,9 @@ OPEN = (
     Open("windows of the training; those of the probe", "drawn at any sample; whole utterances",
          "open-short", {"data.window_samples": 10240}),
     Open("optimizer and regularization of the probe",
-         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
-         why_not="a fit to convergence has nothing to vary"),
+         "linear: to convergence; hidden layer: Adam; weight decay by validation utterances"),
     Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
-    Open("length of the images' training", "as the config says", kind="image",
-         why_not="num_steps does; there is no cell of it"),
+    Open("length of the images' training", "as the config says", kind="image"),
 )  # fmt: skip
 
 #: Audio config by data name.
@@ -254,8 +251,6 @@ class Kind(NamedTuple):
     """Describes a step and the network."""
     in_paper: str
     """The same description for the paper."""
-    length: str = "num_steps"
-    """The key of the training length."""
 
 
 KINDS = {
@@ -276,7 +271,6 @@ KINDS = {
         lambda c: f"{c.environment.num} environments, unrolls of {c.policy.unroll}, "
         f"a {c.model.memory} of {c.model.memory_width}",
         "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
-        "num_env_steps",
     ),
     "text": Kind(
         text_sentences, text_bookcorpus,
@@ -315,9 +309,7 @@ def read_user(settings: Mapping[str, Sequence[str]], scale: str, data: str) -> U
     for kind in KINDS:
         texts = settings.get(kind, ())
         if wrong := [text for text in texts if "=" not in text]:
-            raise UserError(
-                f"a setting has no value (got {wrong[0]!r}): pass key=value, e.g. data.path=wav"
-            )
+            raise UserError(f"a setting has no value (got {wrong[0]!r}): pass key=value")
         names = (text.removeprefix("--").removeprefix("config.") for text in texts)
         config = base_config(kind, scale, data)[0]
         user[kind] = parse_settings(config, [f"--config.{name}" for name in names])
@@ -333,13 +325,6 @@ def cells_of(parts: Sequence[str], scale: str) -> list[str]:
     """Return the distinct cells that the parts need, without open choices in the smoke test."""
     names = [name for part in parts if (part, scale) != ("open", "smoke") for name in PARTS[part]]
     return list(dict.fromkeys(names))
-
-
-def kind_of(name: str) -> str:
-    """Return the data kind of a cell, by default "audio"."""
-    if name in (TEXT, *FIGURE_6):
-        return "text" if name == TEXT else "rl"
-    return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
 def with_shared(kind: str, scale: str, data: str, user: UserSettings) -> Config:
@@ -370,7 +355,7 @@ def plan_cells(
     """
     planned = []
     for name in names:
-        kind = kind_of(name)
+        kind = KIND_OF.get(name, "audio")
         file, shared = base_config(kind, scale, data)[1], with_shared(kind, scale, data, user)
         own = OWN.get(name)
         if own is None:
@@ -395,7 +380,7 @@ def describe_open(scale: str, data: str, user: UserSettings) -> list[dict[str, s
         rows.append({
             "kind": one.kind, "what": one.what, "cell": one.cell,
             "choice": "; ".join(filter(None, (one.here, keys))),
-            "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
+            "change": ", ".join(f"{k}={v}" for k, v in own.items()) or "no cell varies it",
         })  # fmt: skip
     return rows
 
@@ -407,9 +392,10 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
             c, card = cells[0].config, cells[0].file.stem
+            num_steps = c.get("num_steps") or c.num_env_steps
             parts.append(
                 f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
-                f"{c[known.length]:,} steps of {known.describe(c)} (the paper: {known.in_paper})"
+                f"{num_steps:,} steps of {known.describe(c)} (the paper: {known.in_paper})"
             )
     total = sum(hours.get(cell.kind, 0.0) for cell in planned)
     hardware = f"2 CPU cores, about {total:.1f} h" if hours else "accelerators, never run"
@@ -417,12 +403,15 @@ def describe_cells(planned: Sequence[Planned], scale: str, num_jobs: int) -> dic
     return {"size": "; ".join(parts), "hardware": f"Hardware: {hardware}{shared}"}
 
 
-def describe_plan(
-    planned: Sequence[Planned], parts: Sequence[str], scale: str, data: str, user: UserSettings,
-    seeds: int, jobs: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the plan of a reproduction as recorded in its folder."""
-    return {
+def plan_parts(
+    parts: Sequence[str], names: Sequence[str], scale: str, data: str | None = None,
+    settings: Mapping[str, Sequence[str]] = {}, seeds: int | None = None, jobs: int = 1,
+) -> tuple[list[Planned], dict[str, Any]]:  # fmt: skip
+    """Plan the runs of the named cells; return them, and the plan as recorded in its folder."""
+    data, seeds = data or DEFAULT_DATA[scale], seeds or SCALES[scale].seeds
+    user = read_user(settings, scale, data)
+    planned = plan_cells(names, scale, data, user, seeds)
+    return planned, {
         "scale": scale, "data": data, "user": user, "parts": parts, "seeds": seeds, "jobs": jobs,
         **describe_cells(planned, scale, jobs), "open": describe_open(scale, data, user),
     }  # fmt: skip
@@ -444,27 +433,23 @@ def merge_plans(
         for key in ("scale", "data", "user")
         if previous.get(key) != plain(plan[key])
     ]
-    scale, data = plan["scale"], plan["data"]
     for cell in planned if not found else ():
-        base, _ = base_config(cell.kind, scale, data)
         theirs = recorded["cells"].get(cell.name, cell.settings)
-        if training_keys(base, theirs) != training_keys(base, cell.settings):
+        if training_keys(theirs) != training_keys(cell.settings):
             found.append(f"{cell.name} has other settings")
     if found:
         raise UserError(
-            f"{folder} contains another reproduction ({'; '.join(found)}): choose another "
-            "--workdir, or pass the recorded options"
+            f"{folder} contains another reproduction ({'; '.join(found)}): set another --workdir"
         )
     parts = [part for part in PARTS if part in {*previous["parts"], *plan["parts"]}]
-    seeds = max(previous["seeds"], plan["seeds"])
-    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
+    seeds, scale = max(previous["seeds"], plan["seeds"]), plan["scale"]
+    whole = plan_cells(cells_of(parts, scale), scale, plan["data"], plan["user"], seeds)
     all_cells = {**recorded["cells"], **own}
     asked = [cell for cell in whole if cell.name in all_cells]  # another part may have fewer seeds
     whole = {**plan, "parts": parts, "seeds": seeds, **describe_cells(asked, scale, plan["jobs"])}
     return {**wanted, "reproduction": whole, "cells": all_cells}
 
 
-def training_keys(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that affect training, without the keys of probes."""
-    whole = flatten(with_settings(base, settings))
-    return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
+def training_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that affect training, without the settings of probes."""
+    return {key: plain(value) for key, value in settings.items() if not key.startswith("probe.")}

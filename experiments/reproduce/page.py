@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import pandas as pd
 
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import read_arrays
+from cpc.report import draw
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.results import Difference, Run
+from cpc.results import Difference, Frame, Run
 from cpc.types import UserError
 from experiments.command.config import load_config
 from experiments.kinds.audio import kind as audio
@@ -21,12 +22,14 @@ from experiments.kinds.audio.model import build_encoder
 from experiments.kinds.image.figures import units_figure
 from experiments.kinds.image.sections import imagenet_table
 from experiments.kinds.text.sections import paper_section
-from experiments.reproduce import cells, figures, statistics
+from experiments.reproduce import cells, statistics
 from experiments.reproduce.claims import IMAGES_TABLE, PHONES_TABLE, SMALLEST_EFFECT, TASKS
-from experiments.reproduce.statistics import Reproduction, lead, mean_percent
+from experiments.reproduce.statistics import Learned, Reproduction, lead, mean_percent
 
 #: Maximum numbers of speakers and points. The paper's Figure 2 shows ten of 251 speakers.
 MAX_SPEAKERS, MAX_POINTS = 10, 1000
+#: The agents that Figure 6 compares, with their colors.
+ARMS = {"without": draw.GRAY, "with CPC": draw.BLUE}
 NOTE = (
     "All intervals cover 95 %. They are the root of the sum of squares of Student's interval over "
     "seeds and the bootstrap over test utterances or images; with one seed, the latter alone. The "
@@ -67,10 +70,9 @@ def write_reproduction(folder: str | Path) -> Path:
     sections += [table_section(plan, result) for result in results]
     if {"table 3", "table 4"} & {*parts}:
         sections.append(Section("Images: the paper and others", tables=[imagenet_table()]))
-    if "table 5" in parts and (run := first_run(reproduction, cells.TEXT)):
-        sections += filter(None, [paper_section(run)])
-    makers = {"figure 2": speakers_section, "figure 3": offsets_section, "figure 5": units_section}
-    sections += [make(reproduction) for part, make in makers.items() if part in parts]
+    if "table 5" in parts and (runs := reproduction.runs.get(cells.TEXT)):
+        sections += filter(None, [paper_section(runs[0])])
+    sections += [figure_section(part, reproduction) for part in FIGURES if part in parts]
     sections += [agents_section(learned)] if learned else []
     sections.append(open_section(reproduction))
     sections += [bound_section(reproduction)] if "bound" in parts else []
@@ -138,27 +140,18 @@ def order_sentence(order: Difference | None) -> str:
     return f"Order against the paper's: Kendall's τ {show_estimate(order, '.2f')}, {p}{suffix}."
 
 
-def first_run(reproduction: Reproduction, cell: str) -> Run | None:
-    """Return the first run of a cell."""
-    return next(iter(reproduction.runs.get(cell, [])), None)
-
-
-def speakers_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 2, a map of pieces of speech colored by speaker."""
-    title, run = "Figure 2: what c knows of speakers", first_run(reproduction, cells.MIXED)
-    try:
-        found = maps.read_speaker_map(run) if run else None
-    except UserError as error:
-        return Section(title, [f"Left out: {error}."])
+def speaker_map(runs: Sequence[Run]) -> tuple[Figure]:
+    """Draw a map like the paper's Figure 2, of pieces of speech colored by speaker."""
+    found = maps.read_speaker_map(runs[0])
     if found is None or len(found[0]) < maps.MIN_DISTINCT_POINTS:
-        return Section(title, ["Not measured."])
+        raise UserError(statistics.MISSING)
     features, speaker, names = found
     most = np.argsort(-np.bincount(speaker), kind="stable")[:MAX_SPEAKERS]
     rows = np.flatnonzero(np.isin(speaker, most))[:MAX_POINTS]
     features, speaker = features[rows], speaker[rows]
     drawn = maps.draw_speakers(features, speaker, names)
     if drawn is None:
-        return Section(title, [maps.NO_MAP.format(len(features))])
+        raise UserError(f"fewer than {maps.MIN_DISTINCT_POINTS} of {len(features)} points differ")
     from sklearn.neighbors import NearestNeighbors  # imports for a second
 
     neighbors = NearestNeighbors(n_neighbors=1).fit(features.astype(np.float64))
@@ -170,51 +163,78 @@ def speakers_section(reproduction: Reproduction) -> Section:
         f"has the same speaker for {100 * same:.1f} % of the points ({100 * chance:.1f} % by "
         "chance)."
     )
-    return Section(title, figures=[Figure("speakers", drawn, "Speech by speaker", caption)])
+    return (Figure("speakers", drawn, "Speech by speaker", caption),)
 
 
-def offsets_section(reproduction: Reproduction) -> Section:
-    """Return a section like Figure 3: curves and a table of top-1 and pairwise accuracy."""
-    title = "Figure 3: how often the positive wins, by offset"
-    runs = reproduction.runs.get(cells.FAR_OFFSETS, [])
+def offset_curves(runs: Sequence[Run]) -> tuple[Figure, Table]:
+    """Draw curves like Figure 3, of top-1 and pairwise accuracy, and return their table."""
     offsets = statistics.read_offsets(runs)
     if offsets is None:
-        return Section(title, ["Not measured."])
-    config = load_config(runs[0].config, audio.KEYS)
-    frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
-    figure = figures.offsets_figure(offsets.frame, frame_ms)
+        raise UserError(statistics.MISSING)
+    frame, encoder = offsets.frame, build_encoder(load_config(runs[0].config, audio.KEYS))
+    x = 1000 * encoder.stride / SAMPLE_RATE_HZ * frame.offset
+    figure, panels = draw.make_figure(2, num_columns=2, row_height=3.4)
+    readings = (
+        ("acc_top1", "beats every negative", frame["chance %"], draw.BLUE),
+        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), draw.GREEN),
+    )
+    for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
+        mean, low, high = np.array([*frame[f"{name} %"]]).T
+        axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
+        if np.isfinite(low).all():
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(x, chance, ":", color=draw.RED, label="chance")
+        draw.label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
+        axes.set_ylim(0, 102)
+        draw.add_legend(axes)
     caption = (
-        f"Held-out windows, N about {offsets.frame.N.mean():,.0f}. The paper's curve starts high "
+        f"Held-out windows, N about {frame.N.mean():,.0f}. The paper's curve starts high "
         f"and falls. Verdict on ours: {offsets.finding.verdict} (Kendall's τ of acc_top1 with the "
         f"offset {show(offsets.tau, '.2f')}, p {show(offsets.p, '.2g')} if offsets were "
         "independent). The first two offsets share samples with the context."
     )
     formats = {"N": ",.0f", "log N": ".2f", "chance %": ".2g"}
     formats |= dict.fromkeys(("acc_top1 %", "acc_pairwise %"), show_estimate)
-    drawn = [Figure("offsets", figure, "Two readings", caption)]
-    return Section(title, (), drawn, (), [Table("All offsets", offsets.frame, formats=formats)])
+    table = Table("All offsets", frame, formats=formats)
+    return Figure("offsets", figure, "Two readings", caption), table
 
 
-def units_section(reproduction: Reproduction) -> Section:
-    """Return a section like the paper's Figure 5, with patches that excite single units."""
-    title, run = "Figure 5: patches that excite a unit", first_run(reproduction, cells.IMAGE)
-    path = run.workdir / "probes" / "units.npz" if run else None
-    if path is None or not path.exists():
-        return Section(title, ["Not measured."])
+def unit_patches(runs: Sequence[Run]) -> tuple[Figure]:
+    """Draw patches like the paper's Figure 5, which excite single units."""
+    path = runs[0].workdir / "probes" / "units.npz"
+    if not path.exists():
+        raise UserError(statistics.MISSING)
+    caption = "One row per unit of z, starting with the patch that excites it most."
+    return (Figure("units", units_figure(read_arrays(path)), "Units", caption),)
+
+
+#: The titles, cells and drawings of sections with a figure.
+FIGURES = {
+    "figure 2": ("what c knows of speakers", cells.MIXED, speaker_map),
+    "figure 3": ("how often the positive wins, by offset", cells.FAR_OFFSETS, offset_curves),
+    "figure 5": ("patches that excite a unit", cells.IMAGE, unit_patches),
+}
+
+
+def figure_section(part: str, reproduction: Reproduction) -> Section:
+    """Return a section with one of `FIGURES`, or with the reason why it cannot be drawn."""
+    words, cell, make = FIGURES[part]
+    title, runs = f"{part.capitalize()}: {words}", reproduction.runs.get(cell)
+    if not runs:
+        return Section(title, [f"Left out: {statistics.MISSING}."])
     try:
-        figure = units_figure(read_arrays(path))
+        figure, *tables = make(runs)
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    caption = "One row per unit of z, starting with the patch that excites it most."
-    return Section(title, figures=[Figure("units", figure, "Units", caption)])
+    return Section(title, figures=[figure], details=tables)
 
 
-def agents_section(learned: list[statistics.Learned]) -> Section:
+def agents_section(learned: list[Learned]) -> Section:
     """Return a section like the paper's Figure 6, with curves, areas and verdicts for our tasks."""
     title = "Figure 6: agents with and without CPC"
     if not any(curves for one in learned for curves in one.curves):
         return Section(title, ["Not measured."])
-    areas = [f"area {arm}" for arm in figures.ARMS]
+    areas = [f"area {arm}" for arm in ARMS]
     expected = {"<": "higher", "no gain": "equal"}
     rows = [
         (one.task.variant.replace("_", " "), *one.areas, one.over, expected[one.task.relation],
@@ -236,7 +256,7 @@ def agents_section(learned: list[statistics.Learned]) -> Section:
         "reappears, or is always visible: tasks that replace the paper's levels of DeepMind Lab. "
         "Where CPC can help is known in advance. notebooks/studies/hidden_ball has ten seeds."
     )
-    drawn = [Figure("agents", figures.curves_figure(learned), "Learning", caption)]
+    drawn = [Figure("agents", curves_figure(learned), "Learning", caption)]
     return Section(title, [about], drawn, [Table("Area under the curve", frame, note, formats)])
 
 
@@ -246,8 +266,8 @@ def open_section(reproduction: Reproduction) -> Section:
     tables, known = [], reproduction.plan["open"]
     bases = ((cells.MIXED, PHONES_TABLE, "c"), (cells.IMAGE, IMAGES_TABLE, "z"))
     for base, table, features in bases:
-        kind, formats = cells.kind_of(base), {}
-        rows = [one for one in known if one.get("kind", cells.kind_of(one["cell"])) == kind]
+        kind, formats = cells.KIND_OF.get(base, "audio"), {}
+        rows = [one for one in known if one["kind"] == kind]
         if not rows:
             continue
         frame = pd.DataFrame({head: [one[key] for one in rows] for head, key in heads.items()})
@@ -287,5 +307,43 @@ def bound_section(reproduction: Reproduction) -> Section:
     title = "Whether log N − L predicts the probe"
     if not taus:
         return Section(title, [caption])
-    drawn = figures.bound_and_probe_figure(compared.points, taus)
+    drawn = bound_and_probe_figure(compared.points, taus)
     return Section(title, figures=[Figure("bound_and_probe", drawn, "Bound and probe", caption)])
+
+
+def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Any:
+    """Draw the score of a linear probe on c against the strict bound, with a point per run."""
+    figure, panels = draw.make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
+    for axes, (data, runs) in zip(panels, points.groupby("data"), strict=True):
+        runs = runs.sort_values("percent", kind="stable")
+        axes.plot(runs.nats, runs.percent, "o", color=draw.BLUE, markersize=5)
+        heights = np.linspace(0.02, 0.98, len(runs))  # in the order of the points
+        for run, height in zip(runs.itertuples(), heights, strict=True):
+            arrow = {"arrowstyle": "-", "color": draw.GRAY, "linewidth": 0.5, "shrinkB": 3}
+            axes.annotate(
+                run.cell.removeprefix("open-"), (run.nats, run.percent), xytext=(1.03, height),
+                textcoords="axes fraction", va="center", fontsize=7, color=draw.INK,
+                arrowprops=arrow,
+            )  # fmt: skip
+        tau = taus[data]
+        words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
+        draw.label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
+    return figure
+
+
+def curves_figure(learned: Sequence[Learned]) -> Any:
+    """Draw the paper's Figure 6: a panel per task, with each seed's curve and their mean."""
+    drawn, panels = draw.make_figure(len(learned), row_height=3.4)
+    for axes, one in zip(panels, learned, strict=True):
+        for (arm, color), curves in zip(ARMS.items(), one.curves, strict=True):
+            for frames, returns in curves.values():
+                axes.plot(frames / 1e3, returns, color=color, linewidth=0.4, alpha=0.6)
+            if curves:  # the mean of the curves that are as long as the first
+                first = next(iter(curves.values()))
+                alike = [curve for curve in curves.values() if curve.shape == first.shape]
+                frames, returns = np.mean(alike, axis=0)
+                axes.plot(frames / 1e3, returns, color=color, linewidth=1.8, label=arm)
+        axes.set_ylim(-1, 1)
+        draw.label(axes, "thousands of frames", "return", one.task.variant.replace("_", " "))
+    draw.add_shared_legend(drawn, panels)
+    return drawn

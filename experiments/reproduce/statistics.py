@@ -12,7 +12,6 @@ import pandas as pd
 from scipy import special, stats
 
 from cpc import results
-from cpc.evaluate import area_under_curve
 from cpc.files import read_json
 from cpc.results import Difference, Frame, Run
 from cpc.results.compare import TAIL, UNKNOWN, mean_over_seeds
@@ -156,22 +155,6 @@ def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINT
     return next((word for word, far in reach(over, relation, equal).items() if far > 1), UNTOLD)
 
 
-def decide(
-    over: Difference, seeds: int, relation: str = "<", equal: float = EQUAL_POINTS
-) -> tuple[str, float]:
-    """Return the verdict on a difference over several seeds, and its p-value.
-
-    The p-value is the two-sided level at which the interval would just decide, by Student's t over
-    seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
-    It is NaN if there are fewer than two seeds.
-    """
-    if seeds < 2:
-        return (ONE_SEED if seeds else MISSING), math.nan
-    word, far = judge_pair(over, relation, equal), reach(over, relation, equal)
-    t = special.stdtrit(seeds - 1, 1 - TAIL) * np.fmax(0.0, far.get(word, max(far.values())))
-    return word, 2 * float(special.stdtr(seeds - 1, -t))
-
-
 def power(over: Difference, seeds: int, effect: float, equal: float = 0.0) -> float:
     """Return the power to find an effect with seeds of the same scatter, or NaN if that is unknown.
 
@@ -208,9 +191,17 @@ def judge_claim(
     relation: str = "<",
     equal: float = EQUAL_POINTS,
 ) -> Finding:
-    """Judge a claim by a difference over seeds, with the power to find an effect."""
+    """Judge a claim by a difference over seeds, with its p-value and the power to find an effect.
+
+    The p-value is the two-sided level at which the interval would just decide, by Student's t over
+    seeds. It is below 0.05 if `judge_pair` decides, and conservative for the variance over items.
+    """
+    if seeds < 2:
+        return Finding(claim, ONE_SEED if seeds else MISSING)
+    word, far = judge_pair(over, relation, equal), reach(over, relation, equal)
+    t = special.stdtrit(seeds - 1, 1 - TAIL) * np.fmax(0.0, far.get(word, max(far.values())))
     size = power(over, seeds, effect, equal * (relation != "<"))
-    return Finding(claim, *decide(over, seeds, relation, equal), size)
+    return Finding(claim, word, 2 * float(special.stdtr(seeds - 1, -t)), size)
 
 
 def correct(findings: Sequence[Finding]) -> list[Finding]:
@@ -243,8 +234,8 @@ class Result(NamedTuple):
     number of steps), and paper, value, low and high in percent, which are NaN if not measured."""
     pairs: Frame
     """One row per pair in each claim, with claim, lower, relation and higher, the difference of the
-    pair in points as in `lead` (value, low, high, paired, seeds), verdict and p_value as in
-    `decide`, and the power for an effect in points."""
+    pair in points as in `lead` (value, low, high, paired, seeds), verdict, p_value and power as in
+    `judge_claim`, and the effect in points."""
     order: Difference | None
     """Kendall's tau between our order and the paper's, with p."""
 
@@ -396,9 +387,8 @@ class Offsets(NamedTuple):
     """Columns offset, N, log N, and chance, acc_top1 and acc_pairwise in percent, of which the last
     two have intervals over seeds."""
     tau: float
-    """Kendall's tau of acc_top1 with the offset."""
     p: float
-    """p-value of tau, which would be exact if offsets were independent."""
+    """Kendall's tau of acc_top1 with the offset, and its p-value if offsets were independent."""
     finding: Finding
     """Whether the curve falls, beyond chance and the scatter of tau over seeds. The p-value covers
     this scatter, and the power is for curves that fall at every offset."""
@@ -473,18 +463,18 @@ class Learned(NamedTuple):
     curves: tuple[dict[int, np.ndarray], ...]
     """Frames and returns (2, points) by seed, for each arm."""
     areas: tuple[Difference, ...]
-    """Area under the curves of each arm, over seeds."""
     over: Difference
-    """Area with CPC minus area without, paired by seed, with Student's interval over seeds."""
+    """Area under the curves of each arm, and with minus without CPC for `seeds` paired seeds, with
+    Student's intervals over seeds."""
     seeds: int
-    """Number of seeds in both arms."""
     finding: Finding
 
 
 def compare_arms(task: Task, *curves: dict[int, np.ndarray]) -> Learned:
     """Compare the areas under learning curves without and with CPC, and judge the task."""
     arms = [
-        {seed: float(area_under_curve(*curve)) for seed, curve in arm.items()} for arm in curves
+        {seed: float(np.trapezoid(y, x) / (x[-1] - x[0])) for seed, (x, y) in arm.items()}
+        for arm in curves
     ]
     areas = tuple(results.over_seeds([*arm.values()]) if arm else UNKNOWN for arm in arms)
     gains = [arms[1][seed] - arms[0][seed] for seed in sorted(arms[0].keys() & arms[1].keys())]

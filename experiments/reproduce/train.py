@@ -6,10 +6,9 @@ r"""Train cells of Table 2 in one process and export their weights, in a few min
             --audio model.width=256 --audio steps_per_launch=10 &
     done; wait
 
-Cells with equal programs share one compilation. Cells are neither probed nor checkpointed. Held-out
-data are only used to evaluate the loss, and weights are written when a cell reaches an
---export-step or its end. Repeating the command skips finished cells and restarts interrupted cells
-from the beginning. Exports in half precision have 2 MB at the default width and 12 MB at 512.
+Cells with equal programs share one compilation. Cells are neither probed nor checkpointed, and
+their weights are written, in half precision, at each --export-step and at the end. Repeating the
+command skips finished cells and restarts interrupted cells from the beginning.
 """
 
 import functools
@@ -45,10 +44,8 @@ def record_cells(
     folder: pathlib.Path, names: Sequence[str], settings: Sequence[str], scale: str, seeds: Any
 ) -> list[cells.Planned]:
     """Plan cells of Table 2, by default all, and record the plan in their folder."""
-    data, seeds = cells.DEFAULT_DATA[scale], seeds or cells.SCALES[scale].seeds
-    user = cells.read_user({"audio": settings}, scale, data)
-    planned = cells.plan_cells(names or [*cells.TABLE_2], scale, data, user, seeds)
-    plan = cells.describe_plan(planned, ["table 1", "table 2"], scale, data, user, seeds, 1)
+    parts, names, own = ["table 1", "table 2"], names or [*cells.TABLE_2], {"audio": settings}
+    planned, plan = cells.plan_parts(parts, names, scale, settings=own, seeds=seeds)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "plan.lock"):  # parts may start at the same time
         path = folder / "sweep.json"
@@ -76,8 +73,7 @@ def train_cells(
         *_, last = ends = sorted({*export_steps, config.num_steps})
         if last > config.num_steps:
             raise UserError(
-                f"--export-step is past the last step {config.num_steps} (got {last}): set a lower "
-                "--export-step"
+                f"--export-step is past the last step {config.num_steps} (got {last}): lower it"
             )
         path, is_done = folder / name, (folder / name / f"exported-{last}" / CARD).exists()
         print(f"[{number}/{len(planned)}] {'done   ' if is_done else 'trains '}{name}", flush=True)

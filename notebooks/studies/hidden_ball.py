@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 sys.path.insert(0, "../..")  # contains configs and experiments
 from configs import rl_hidden_ball
-from cpc.evaluate import area_under_curve, interquartile_mean, steps_to_level, stratified_interval
 from cpc.results import Difference
 from cpc.rl import ball_information
 from experiments.command.config import with_settings
@@ -59,7 +59,13 @@ def train(variant, settings, seeds):
         returns.append(sums["episode_return"] / sums["episodes"])
         norms.append(sums["gradient_norm"] / sums["steps"])
     assert (np.asarray(states.failure)[:, 0] < 0).all(), "a loss is not finite"
+    assert np.isfinite(returns).all(), "no episode ended between two points"
     return np.stack(returns, axis=1), np.stack(norms, axis=1), (config, task, states.params)
+
+
+def mean_return(returns):
+    """Return the area under learning curves by the trapezoidal rule, divided by its length."""
+    return np.trapezoid(returns, steps) / (steps[-1] - steps[0])
 
 
 # %% [markdown]
@@ -75,7 +81,7 @@ if "seen_again" in VARIANTS:
     for rate, entropy in grid:
         settings = {"optim.learning_rate": rate, "policy.entropy": entropy}
         returns = train("seen_again", {"cpc.weight": 0.0, **settings}, TUNING_SEEDS)[0]
-        means[rate, entropy] = area_under_curve(steps, returns).mean()
+        means[rate, entropy] = mean_return(returns).mean()
         print(f"rate {rate}, entropy {entropy}: area {means[rate, entropy]:+.3f}", flush=True)
     rate, entropy = max(means, key=means.__getitem__)
     tuned = {"optim.learning_rate": rate, "policy.entropy": entropy}
@@ -106,9 +112,14 @@ jobs += [(variant, *arm) for variant in VARIANTS for arm in OWN.get(variant, {})
 jobs += [(variant, *arm) for arm in CONTROLS.items() for variant in VARIANTS]
 
 
+def interquartile_mean(values, axis=-1):
+    return stats.trim_mean(values, 0.25, axis)
+
+
 def estimate(values):
-    low, high = stratified_interval(interquartile_mean, values[:, None])
-    return Difference(float(interquartile_mean(values[:, None])), float(low), float(high))
+    options = {"n_resamples": 2000, "method": "percentile", "rng": 0}
+    interval = stats.bootstrap((values,), interquartile_mean, **options).confidence_interval
+    return Difference(float(interquartile_mean(values)), *map(float, interval))
 
 
 def smooth(returns):
@@ -119,10 +130,11 @@ def describe(variant, arm):
     """Return an arm's row: area, last tenth, frames to 0, differences and verdict."""
     text = "{:+.2f} ({:+.2f} to {:+.2f})".format
     returns, area = curves[variant, arm], areas[variant, arm]
-    frames_to_0 = steps_to_level(steps, smooth(returns), 0.0)
+    is_reached = smooth(returns) >= 0
+    frames_to_0 = np.where(is_reached.any(1), steps[is_reached.argmax(1)], np.inf)
     row = {"variant": variant, "arm": arm, "area": text(*estimate(area)[:3])}
     row["last tenth"] = text(*estimate(returns[:, -max(1, len(steps) // 10) :].mean(1))[:3])
-    row["frames to 0"] = f"{np.median(np.nan_to_num(frames_to_0, nan=np.inf)):,.0f}"
+    row["frames to 0"] = f"{np.median(frames_to_0):,.0f}"
     row["seeds at 0"] = f"{np.isfinite(frames_to_0).sum()} of {len(frames_to_0)}"
     for other in ("none", "none, tuned"):
         if arm != other and (variant, other) in areas:
@@ -137,7 +149,7 @@ def describe(variant, arm):
 curves, areas, rows, bounds, probes = {}, {}, [], {}, []
 for variant, arm, settings in jobs:
     curves[variant, arm], norms, (config, task, params) = train(variant, settings, SEEDS)
-    areas[variant, arm] = np.asarray(area_under_curve(steps, curves[variant, arm]))
+    areas[variant, arm] = mean_return(curves[variant, arm])
     rows.append({**describe(variant, arm), "gradient norm": f"{norms.mean():.2f}"})
     print(rows[-1], flush=True)
     if variant != "seen_again" or arm not in {*ARMS, "CPC, given actions"}:
@@ -163,7 +175,7 @@ for axes, variant in zip(panels, VARIANTS, strict=False):
     for color, arm in zip(("0.6", "C0", "C1", "C2"), {**ARMS, **CONTROLS}, strict=False):
         one = smooth(curves[variant, arm]).T
         axes.plot(steps, one, color=color, linewidth=0.3)
-        axes.plot(steps, interquartile_mean(one[..., None]), color=color, label=arm)
+        axes.plot(steps, interquartile_mean(one), color=color, label=arm)
     axes.set(ylim=(-1, 1), title=variant, xlabel="frames", ylabel="return")
 panels[0].legend(loc="lower right", fontsize="small")
 

@@ -17,8 +17,8 @@ def cosines(gallery, queries):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("cpc.evaluate.neighbours.QUERY_BLOCK", 8)
-    monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
+    monkeypatch.setattr("cpc.evaluate.neighbours.BLOCK_COSINES", 8 * 50)
+    monkeypatch.setattr("cpc.evaluate.neighbours.MIN_QUERIES", 1)
 
 
 def test_nearest_equals_sorting_all_cosines(small_blocks):
@@ -68,8 +68,8 @@ def test_most_exciting_patches_are_found_over_batches():
 def test_invalid_input_is_rejected():
     x, y = features(9), np.zeros(9, int)
     for call, match in (
-        (lambda: nearest(x, x, k=0), "9 training rows"),
-        (lambda: nearest(x, x, k=10), "9 training rows"),
+        (lambda: nearest(x, x, k=0), r"1\.\.9, .* training rows \(got 0"),
+        (lambda: nearest(x, x, k=10), r"1\.\.9, .* training rows \(got 10"),
         (lambda: most_exciting([x], 0), "there are 9 patches"),
         (lambda: most_exciting([x], 10), "there are 9 patches"),
         (lambda: most_exciting([], 3), "0 patches"),

@@ -1,4 +1,4 @@
-"""Nested cross-validation, word scores, vocabulary maps and codes: twins and closed forms."""
+"""Nested cross-validation, word scores and codes: twins and closed forms."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
-from cpc.evaluate import bag_of_words, code_entropy, code_scores, cross_validate, expand_vocabulary
+from cpc.evaluate import bag_of_words, code_entropy, code_scores, cross_validate
 from cpc.evaluate.cross_validation import fit_dense, fit_sparse
 from cpc.evaluate.words import (
     analogy_score,
@@ -73,13 +73,6 @@ def test_labels_without_folds_are_rejected(labels, folds):
     labels = np.array(labels)
     with pytest.raises(UserError, match="folds"):
         cross_validate(fit_dense, np.zeros((len(labels), 2)), labels, num_folds=folds)
-
-
-def test_expand_vocabulary_is_least_squares():
-    rng = np.random.default_rng(0)
-    vectors, noisy, new = (rng.normal(size=s) for s in ((50, 8), (50, 5), (7, 8)))
-    normal = np.linalg.inv(vectors.T @ vectors) @ vectors.T @ noisy
-    np.testing.assert_allclose(expand_vocabulary(vectors, noisy, new), new @ normal, rtol=1e-8)
 
 
 def test_spearman_equals_scipy():

@@ -36,8 +36,8 @@ PLAN = {
     "parts": ["table 1", "table 2", "table 3", "table 5", "figure 2", "figure 3", "figure 5",
               "bound"],
     "open": [
-        {"what": "norm", "choice": "model.norm=none", "cell": "open-norm", "change": "layer"},
-        {"what": "dropout", "choice": "none", "cell": "", "change": ""},
+        {"kind": "audio", "what": "norm", "choice": "none", "cell": "open-norm", "change": "layer"},
+        {"kind": "audio", "what": "dropout", "choice": "none", "cell": "", "change": ""},
     ],
 }  # fmt: skip
 IMAGES = {"data": "shapes", "task": "classes", "unit": "image"}
@@ -170,7 +170,7 @@ def test_p_values_are_those_of_the_t_test_and_agree_with_verdicts():
     for seeds, relation in itertools.product((2, 3, 10), ("<", "=", "no gain")):
         for values in rng.normal(rng.normal(0, 3, (60, 1)), 1, (60, seeds)):
             over = over_seeds(values.tolist())
-            word, p = st.decide(over, seeds, relation, equal=2.0)
+            _, word, p, *_ = st.judge_claim("", over, seeds, 1.0, relation, equal=2.0)
             assert word == st.judge_pair(over, relation, 2.0)
             assert (p < 0.05) == (word != UNTOLD)
             if relation == "<":
@@ -179,8 +179,9 @@ def test_p_values_are_those_of_the_t_test_and_agree_with_verdicts():
                 sides = [stats.ttest_1samp(values, edge, alternative=side).pvalue
                          for edge, side in ((-2, "greater"), (2, "less"))]  # fmt: skip
                 assert p == pytest.approx(2 * max(sides), rel=1e-6)
-    assert st.decide(over, 1)[0] == ONE_SEED
-    assert st.decide(Difference(math.nan, math.nan, math.nan), 3) == (UNTOLD, 1.0)
+    assert st.judge_claim("", over, 1, 1.0).verdict == ONE_SEED
+    unknown = st.judge_claim("", Difference(math.nan, math.nan, math.nan), 3, 1.0)
+    assert unknown[1:3] == (UNTOLD, 1.0)
 
 
 def test_power_is_that_of_noncentral_t_and_of_simulated_seeds():
@@ -387,7 +388,10 @@ def lines(table):
 
 def test_what_is_open_is_compared_with_its_own_base():
     names = {"open-norm": "layer", "open-clip": "1.0", "image-gru": "gru", "": "no key varies it"}
-    choices = [{"what": n, "choice": "", "cell": n, "change": c} for n, c in names.items()]
+    choices = [
+        {"what": n, "choice": "", "cell": n, "change": c, "kind": cells.KIND_OF.get(n, "audio")}
+        for n, c in names.items()
+    ]
     scores = {"mixed": [probe("c", 0.5, 0.03)], "open-norm": [probe("c", 0.6, 0.04)],
               "image": [probe("z", 0.8, 0.01, **IMAGES)],
               "image-gru": [probe("z", 0.7, 0.01, **IMAGES)]}  # fmt: skip

@@ -83,5 +83,5 @@ def test_starts_depend_on_the_key(six):
 
 def test_invalid_numbers_are_rejected():
     for num, num_resets in ((0, None), (4, 0), (4, 5)):
-        with pytest.raises(UserError, match="num_resets is"):
+        with pytest.raises(UserError, match="num_resets must"):
             side_by_side(lottery(), num, num_resets)

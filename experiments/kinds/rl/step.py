@@ -83,10 +83,7 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
     """Build the agent of a config for an environment."""
     model, shape = config.model, environment.observation_shape
     if model.encoder == "conv" and len(shape) != 3:
-        name = config.environment.name
-        raise UserError(
-            f"model.encoder=conv needs images ({name} has shape {shape}): set model.encoder=dense"
-        )
+        raise UserError(f"model.encoder=conv needs images (got shape {shape}): set it to dense")
     encoder = DenseEncoder(tuple(model.widths))
     if model.encoder == "conv":
         encoder = PixelEncoder(tuple(model.channels), tuple(model.strides), model.width)

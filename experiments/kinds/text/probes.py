@@ -354,7 +354,8 @@ def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.nda
 def widen(context: ProbeContext) -> tuple[tuple[str, ...], ProbeContext]:
     """Add the words in `probe.word_vectors`, if it is set, to vocabulary, model and variables.
 
-    New words' embeddings are a linear map of their vectors (the paper's section 3.3).
+    New words' embeddings are the linear map of their vectors that fits the known words best (Kiros
+    et al. 2015, section 2.2; the paper's section 3.3).
     """
     config, text, model, variables, *_ = context
     words = text.train.vocabulary.words
@@ -364,7 +365,8 @@ def widen(context: ProbeContext) -> tuple[tuple[str, ...], ProbeContext]:
     every = (*words, *found.new_words)
     for part in [name for name, own in params.items() if "embedding" in own]:
         table = np.asarray(params[part]["embedding"])
-        new = evaluate.expand_vocabulary(found.own[found.known], table[found.known], found.others)
+        linear = np.linalg.lstsq(found.own[found.known], table[found.known], rcond=None)[0]
+        new = found.others @ linear
         wide = jnp.asarray(np.concatenate([table[: len(words)], new]), table.dtype)
         params[part] = {**params[part], "embedding": wide}
         parts[part] = getattr(model.module, part).clone(vocabulary=len(every))
