@@ -159,13 +159,11 @@ def imagenet_table() -> Table:
     import pandas as pd
 
     rows = pd.DataFrame(IMAGENET, columns=["method", "network", "top-1, %", "top-5, %"])
-    strong = [number for number, row in enumerate(IMAGENET) if row[0].startswith("CPC")]
     return Table(
         "The paper's linear probes of ImageNet",
         rows,
         f"{IMAGENET_SOURCE}. A dash marks a value that was not reported.",
         {"top-1, %": ".1f", "top-5, %": ".1f"},
-        strong,
     )
 
 
