@@ -83,6 +83,10 @@ def test_commands_that_are_shown_parse(monkeypatch, capsys):
     assert not wrong
 
 
+def test_merges_of_pages_are_resolved():
+    assert not [page for page in PAGES if re.search(r"^(<<<<<<<|>>>>>>>) ", page.read_text(), re.M)]
+
+
 def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
 
