@@ -351,7 +351,10 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         check_regular(path)
         _check_archive(Path(path))
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files}
+        if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{others[0]} is not an array")
+        return arrays
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise _cannot_read(path, error) from error
 

@@ -89,7 +89,7 @@ def check_layout(
     else:
         shards = xp.broadcast_to(positions.sequence, shape) // (shape[0] // num_shards)
         fits = _has_value_per_row(xp, *(x.reshape(num_shards, -1) for x in (shards, mask)))
-    if xp is jnp:
+    if isinstance(fits, Tracer):
         return fits
     if not fits:
         problem = f"positions are not in shards of {plan.shard_size} sequences under the rule"

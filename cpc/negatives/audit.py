@@ -205,10 +205,14 @@ def _batches(positions, labels, utterances):
         if values is not None and len(values) != len(positions):
             problem = f"{name} has {len(values)} batches but positions has {len(positions)}"
             raise UserError(f"{problem}: pass one array per batch")
-    labels = [-1] * len(positions) if labels is None else labels
-    utterances = [batch.sequence for batch in positions] if utterances is None else utterances
+    unknown = [None] * len(positions)
+    labels, utterances = (unknown if x is None else x for x in (labels, utterances))
     return [
-        (_flat(batch), _like("labels", label, batch), _like("utterances", utterance, batch))
+        (
+            _flat(batch),
+            _like("labels", -1 if label is None else label, batch),
+            _like("utterances", batch.sequence if utterance is None else utterance, batch),
+        )
         for batch, label, utterance in zip(positions, labels, utterances, strict=True)
     ]
 

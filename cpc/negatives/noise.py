@@ -187,7 +187,7 @@ def hit_rate(
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
         raise UserError(f"the chance of a hit in one draw is {density}: pass a density in [0, 1]")
     check_number("num_draws", num_draws, least=0)
-    return -np.expm1(xlog1py(num_draws, -np.asarray(density, np.float64)))
+    return -np.expm1(xlog1py(num_draws, -np.asarray(density, np.float64))) + 0.0  # no -0.0
 
 
 class AliasTable(NamedTuple):

@@ -312,8 +312,9 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     if content is None:
         return None
     try:
-        values = content["mutual_information"]
-        frame = pd.DataFrame({"offset": content["offsets"], "mutual_information": values})
+        names = {"offset": "offsets", "mutual_information": "mutual_information"}
+        columns = {name: np.ravel([content[key]]) for name, key in names.items()}
+        frame = pd.DataFrame(columns)
         return frame.astype({"offset": int, "mutual_information": float})
     except (LookupError, ValueError, TypeError):
         problems.append(f"{path} contains no information by offset and is left out.")

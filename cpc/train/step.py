@@ -59,6 +59,8 @@ def init_state(
     >>> sorted(state.metrics), state.failure.tolist()
     (['gradient_norm', 'loss', 'nonfinite', 'steps'], [-1, -1])
     """
+    if clash := sorted({*OWN_METRICS} & {*metrics_zeros}):
+        raise ValueError(f"metrics {clash} are reserved by the step: rename them in the loss")
     sums = {**metrics_zeros, **dict.fromkeys(OWN_METRICS, jnp.zeros(()))}
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -268,8 +270,9 @@ def make_row_step(
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)
         leaves, tree = jax.tree.flatten(params)
+        rows = {name: ids[name] for name in params["tables"]}
         read = tree.flatten_up_to(
-            {"tables": ids, "dense": jax.tree.map(lambda _: None, params["dense"])}
+            {"tables": rows, "dense": jax.tree.map(lambda _: None, params["dense"])}
         )
         squares = jax.tree.leaves(state.opt_state) or [None] * len(leaves)
         columns = zip(leaves, read, jax.tree.leaves(gradients), squares, strict=True)
