@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
 
 import configs
 from configs import audio_synthetic, audio_voices_paper, image_fashion_mnist
@@ -29,7 +28,6 @@ from cpc.files import flatten
 from cpc.losses import OffsetSums
 from cpc.models import resnet_stages
 from cpc.models.description import build, describe
-from cpc.models.load import Pretrained
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
@@ -458,26 +456,11 @@ def probed_steps(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
-def trained_parts(config):
-    made = problem(config)
-    with calls(training, init_state=jnp.zeros(())) as found:
-        training.make_state(made, training.make_loss(made), None)
-    return sorted(found["init_state"].call_args.args[0]["model"])
-
-
 def read_source(config):
     with calls(weights, read_model=None, fit_weights=None) as found:
         weights.read_start(series.kind, config, None)
     asked = found["read_model"]
     return asked.call_args.args[:2] if asked.called else ("", None)
-
-
-def parts_taken(config):
-    model, given = series.kind.build_model(config), series.kind.describe_input(config)
-    entries = weights.expected_entries(model.module, given["shape"])
-    found = unflatten_dict({k: np.zeros(x.shape) for k, x in entries.items()}, sep="/")
-    start = weights.fit_weights(series.kind, config, Pretrained(model.module, found, given))
-    return sorted({name.split("/")[1] for name in start.arrays})
 
 
 TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
@@ -490,18 +473,16 @@ SHARED = {
     **cases_of("optim.", of(record_step, "make_train_step", 1), ema_decay=0.5),
     "logger": Case("trackio", services.services_of, TOLD),
     "probe.every": Case(20, probed_steps, [0, 20, 40, 60, 80]),
-    "freeze": Case(("encoder",), trained_parts, ["context", "predictor"]),
     "start_from": Case("runs/a", read_source, ("runs/a", None)),
     "start_from_step": Case("best", read_source, ("runs/a", "best"), {"start_from": "runs/a"}),
-    "start_from_parts": Case(("context",), parts_taken, ["context"]),
 }  # fmt: skip
 
 
-#: Keys in tests of the objective, training, augmentation, clips, data, units, CTC and images.
+#: Keys in tests of the objective, training, starts, augmentation, clips, data, units, CTC, images.
 ELSEWHERE = {
     "shared": {
         "negatives.target_entropy", "negatives.temperature_low", "negatives.temperature_high",
-        "negatives.momentum", "optim.accumulate"},
+        "negatives.momentum", "optim.accumulate", "freeze", "start_from_parts"},
     "audio": {
         "augment.side", "augment.effects", "data.one_speaker", "evaluate.num_windows",
         "data.train_list", "data.test_list", "data.phones", "data.item_file", "data.file_labels",
@@ -517,16 +498,12 @@ def test_every_key_has_a_case(kind):
     if kind != "rl":
         cases |= {*SHARED, *ELSEWHERE["shared"], *(f"model.{key}" for key in MODELS[kind])}
         cases |= {key for settings, _ in MEANINGS for key in settings}
+        tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
+        assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
     own = pathlib.Path(__file__).with_name(f"test_{kind}.py").read_text()
     named = {key for key in keys if f'"{key}"' in own or key.replace(".", "__") in own}
     assert cases <= keys
     assert keys - cases <= (named if kind in ("series", "text", "rl") else set())
-
-
-@pytest.mark.parametrize("kind", CONTRASTIVE)
-def test_every_choice_of_probe_tasks_is_a_task(kind):
-    tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
-    assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
 
 
 CARDS = pathlib.Path(configs.__file__).parent.glob("*_*.py")
@@ -607,11 +584,16 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
 # Text
 
 
-def record_text_reads(config):
-    with calls(data, read_text_folder=None) as found:
-        text.data.read_corpus(config, str)
-    (path, *_), options = found["read_text_folder"].call_args
-    return {"path": str(path), **options}
+def reads(load, name, answer=None):
+    """Return an effect: the arguments with which `load` reads a folder."""
+
+    def effect(config):
+        with calls(data, **{name: answer}) as found:
+            load(config, str)
+        (path, *_), options = found[name].call_args
+        return {"path": str(path), **options}
+
+    return effect
 
 
 def parts_of_text(config):
@@ -624,9 +606,9 @@ FOLDS = types.SimpleNamespace(
     items=np.arange(2), correct=np.ones(2), l2s=(1.0,), num_unconverged=0)  # fmt: skip
 TABLES["text"] = {
     "seed": Case(1, drawn),
-    **cases_of("data.", record_text_reads, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
-               min_count=60, max_vocabulary=2, max_skipped_fraction=0.2),
-    "data.document_fraction": Case(1.0, drawn),
+    **cases_of("data.", reads(text.data.read_corpus, "read_text_folder"), OF_TEXTS, path="two.txt",
+               form="lines", lowercase=False, min_count=60, max_vocabulary=2,
+               max_skipped_fraction=0.2),
     "data.run_sentences": Case(5, shape, (4, 5, 10)),
     "data.max_words": Case(5, shape, (4, 6, 5)),
     "data.batch_size": Case(6, shape, (6, 6, 10)),
@@ -648,13 +630,6 @@ TABLES["text"] = {
 
 
 # Audio
-
-
-def record_packing(config):
-    with calls(data, pack_folder=noise((4800,) * 12)) as found:
-        audio.data.load_data(config, str)
-    (root, *_), options = found["pack_folder"].call_args
-    return {"path": str(root), **options}
 
 
 def from_tfds(config):
@@ -704,7 +679,8 @@ TABLES["audio"] = {
                dropout_ms=20.0),
     "seed": Case(1, drawn),
     "data.source": Case("synthetic", lambda c: sorted(load(c).train.names)),
-    **cases_of("data.", record_packing, path="part0", speaker_level=2, max_skipped_fraction=0.2),
+    **cases_of("data.", reads(audio.data.load_data, "pack_folder", noise((4800,) * 12)),
+               path="part0", speaker_level=2, max_skipped_fraction=0.2),
     "data.split": Case("test_clean", from_tfds, "test_clean"),
     "data.test_fraction": Case(0.6, lambda c: len(load(c).test)),
     "data.window_samples": Case(3200, shape, (4, 3200)),
@@ -744,10 +720,6 @@ def image_reads(config):
     return {name: (tuple(map(str, args)), options) for name, (args, options) in given.items()}
 
 
-def shape_of_image(config):
-    return image.kind.describe_input(config)["shape"]
-
-
 def prepare_calls(config):
     x = jnp.zeros((2, 20, 20, 3), jnp.uint8)
     names = ("cut_for_evaluation", "crop_and_flip", "augment_patches", "jitter_patches")
@@ -775,14 +747,10 @@ def image_fits(get, name="fit_linear"):
     return probe_calls(load, image.probes, name, get, (classify, ""))
 
 
-def relative_layer_rate(args, options):
-    """Return the learning rate below the head relative to the head's."""
-    params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
-    tx = args[4].tx
-    state = tx.init(params)
-    for _ in range(3):  # warm-up starts at 0
-        found, state = tx.update(params, state, params)
-    return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
+def layer_decays(config):
+    with calls(image.probes, train_on_labels=(classify, ""), make_own_optimizer=None) as found:
+        probe(config, load(config))
+    return [args[2:4] for args, _ in found["make_own_optimizer"].call_args_list]
 
 
 FEW, LINEAR, KNN = (
@@ -804,8 +772,8 @@ TABLES["image"] = {
     "data.probe_split": Case("other", lambda c: len(load(c).probe), 6),
     "data.test_split": Case("other", lambda c: len(load(c).test), 6),
     "model.first_offset": Case(1, image.kind.choose_offsets, (1,), {"model.stride": 4}),
-    "model.patch": Case(6, shape_of_image, [2, 2, 6, 6, 3]),
-    "model.stride": Case(4, shape_of_image, [3, 3, 8, 8, 3]),
+    "model.patch": Case(6, of(image.kind.describe_input, "shape"), [2, 2, 6, 6, 3]),
+    "model.stride": Case(4, of(image.kind.describe_input, "shape"), [3, 3, 8, 8, 3]),
     "data.batch_size": Case(2, shape, (2, 20, 20, 3)),
     "augment.crop": Case(8, cropped, ([8], 8)),
     "augment.grey": Case(True, lambda c: [
@@ -828,7 +796,7 @@ TABLES["image"] = {
         100, image_fits(lambda args, options: args[4].num_steps, "train_on_labels"), [275],
         {"probe.tasks": ("supervised",)}),  # one of 12 images is held out
     "probe.layer_decay": Case(
-        0.5, image_fits(relative_layer_rate, "train_on_labels"), [0.5, 1.0], FINE_TUNED),
+        0.5, layer_decays, [(0.5, ("encoder",)), (1.0, ("encoder",))], FINE_TUNED),
 }  # fmt: skip
 
 
@@ -842,7 +810,7 @@ def agent(config):
 @functools.cache
 def record_task(text):
     config = with_settings(CONFIGS["rl"].get_config(), json.loads(text))
-    of_rl = wrapped(rl, "make_environment", "begin", "roll_out", "gae", "ppo_loss")
+    of_rl = wrapped(rl, "make_environment", "side_by_side", "begin", "roll_out", "gae", "ppo_loss")
     of_step = wrapped(rl_step, "make_optimizer", "cpc_loss", "to_cosines")
     with of_rl as some, of_step as others:
         jax.eval_shape(rl_step.make_task(config).init, 0)
@@ -855,12 +823,6 @@ def record_agent(config):
 
 def argument(name, which):
     return lambda config: (record_agent(config)[name] or ((None,) * 9,))[0][which]
-
-
-def count_resets(config):
-    with wrapped(rl, "side_by_side") as found:
-        rl_step.make_task(config).many(9)
-    return found["side_by_side"].call_args.kwargs["num_resets"]
 
 
 class Seeded(NamedTuple):
@@ -888,7 +850,7 @@ TABLES["rl"] = {
     "evaluate.num_steps": Case(0, of(record_agent_fit, "records"), []),
     "environment.name": Case("t_maze", argument("make_environment", 0), "t_maze"),
     "environment.num": Case(6, argument("begin", 2), 6),
-    "environment.resets": Case(2, count_resets, 2),
+    "environment.resets": Case(2, of(record_agent, "side_by_side", 1, "num_resets"), 2),
     "environment.stagger": Case(5, argument("begin", 4), 5),
     "model.encoder": Case("conv", agent, others={"environment.name": "t_maze"}),
     "model.widths": Case((7,), agent),
