@@ -554,14 +554,6 @@ def option(name):
     return lambda args, options: options[name]
 
 
-def features_of(args, options):
-    return list(args[0])
-
-
-def num_epochs(args, options):
-    return options["updates"].num_epochs
-
-
 # Series
 
 
@@ -574,9 +566,9 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "data.num_files": Case(12, lambda c: len(load(c).train.sequences.names), 12),
     "evaluate.num_windows": Case(9, num_held_out, 3),
     "probe.tasks": Case((), series_fits(option("task")), []),
-    "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
+    "probe.features": Case(("z", "raw"), series_fits(lambda args, _: [*args[0]]), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
-    "probe.num_epochs": Case(7, series_fits(num_epochs), [7] * 4),
+    "probe.num_epochs": Case(7, series_fits(lambda _, how: how["updates"].num_epochs), [7] * 4),
     "probe.leave_one_out": Case(True, LEFT_OUT, ["c", "z", "raw", "random c"]),
 }}  # fmt: skip
 
@@ -692,10 +684,10 @@ TABLES["audio"] = {
     "loss.align_by": Case("best", best_option, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, shape, (6, 1600)),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
-    "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
+    "probe.features": Case(("z",), audio_fits(lambda args, _: [*args[0]]), [["z"]] * 2),
     "probe.delay": Case(2, probe_delay, [2]),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
-    "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
+    "probe.num_epochs": Case(7, audio_fits(lambda _, how: how["updates"].num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
     "probe.lose_last_frame": Case(True, LAST_FRAME, [True], {
