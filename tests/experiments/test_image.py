@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
@@ -30,7 +31,7 @@ from experiments.kinds.image import sections
 from experiments.kinds.image.data import ImageData, cut_split
 from experiments.training.contrastive import make_probe
 from experiments.training.probes import FeatureSet, ProbeContext
-from experiments.training.step import make_loss
+from experiments.training.step import make_loss, make_state
 from tests.commands import flags_of, run
 from tests.plans import problem_of
 
@@ -82,17 +83,12 @@ def test_whole_run_on_photographs(tmp_path):
 
 def test_large_config_has_a_loss_per_offset():
     few = {"data.batch_size": 8, "negatives.shards": 1, "model.stages": 1}
-    config, key = with_settings(image_imagenet_v2.get_config(), few), jax.random.key(0)
+    config = with_settings(image_imagenet_v2.get_config(), few)
     pixels = np.zeros((8, config.data.size, config.data.size, 3), np.uint8)
     images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
     problem = problem_of(config, ImageData(images, images, images))
-    raw = problem.draw(0)
-    batch = jax.eval_shape(lambda raw: problem.preprocess(raw, key, True), raw)
-    variables = dict(jax.eval_shape(problem.model.init, key, batch))
-    params = {"model": variables.pop("params"), "objective": {}}
-    extra = {"model": variables, "objective": {}}
-    loss, (_, metrics) = jax.eval_shape(make_loss(problem), params, extra, raw, key)
-    assert loss.shape == ()
+    loss, tx = make_loss(problem), optax.identity()
+    metrics = jax.eval_shape(lambda: make_state(problem, loss, tx).metrics)
     number = len(config.model.directions) * config.model.num_offsets * config.model.modules
     assert metrics["offsets"].n.shape == (number,)
 
@@ -254,32 +250,24 @@ def test_top_5_accuracy_needs_more_than_five_classes(task, num_classes):
     assert values.get("top-5 accuracy", 1.0) > 0.95
 
 
-def run_probes(folder, tasks, **options):
-    config = make_config(probe__tasks=tasks, probe__features=("pixels",), **options)
-    nothing: Any = None
-    data = ImageData(*[image_set([0, 1] * 5)] * 3)
-    return make_probe(image, config, folder, data, nothing)(None, 10)
-
-
 @pytest.mark.parametrize("solver", ["sgd", "ridge"])
-def test_few_labels_use_at_least_one_per_class(solver, tmp_path):
-    options = {"probe__solver": solver, "probe__fractions": (0.1, 1.0)}
-    scores = run_probes(tmp_path, ("knn", "few_labels"), **options)
+def test_few_labels_use_at_least_one_per_class(solver, tmp_path, monkeypatch):
+    embed = mock.Mock(wraps=image_probes.evaluate.embed_images)
+    monkeypatch.setattr(image_probes.evaluate, "embed_images", embed)
+    config = make_config(probe__solver=solver, probe__features=("pixels",))
+    config.probe.fractions = (0.1, 1.0)
+    nothing: Any = None
+    data, scores = ImageData(*[image_set([0, 1] * 5)] * 3), []
+    for config.probe.tasks, num_sets in (((), 0), (("knn", "few_labels"), 2)):
+        scores = make_probe(image, config, tmp_path, data, nothing)(None, 10)
+        assert embed.call_count == num_sets, "features are computed once per set of images"
     settings = [score.setting for score in scores if score.task == "few_labels"]
     note = "" if solver == "ridge" else "l2 1, "
     assert settings == [f"{note}10 % of the labels", "100 % of the labels"]
     assert len(read_scores(tmp_path)) == 3
 
 
-def test_features_are_computed_once_if_needed(tmp_path, monkeypatch):
-    embed = mock.Mock(wraps=image_probes.evaluate.embed_images)
-    monkeypatch.setattr(image_probes.evaluate, "embed_images", embed)
-    for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # two image sets
-        run_probes(tmp_path, tasks, probe__fractions=(0.5, 1.0))
-        assert embed.call_count == number
-
-
-def test_unit_figure_searches_all_images(tmp_path, monkeypatch):
+def test_unit_figure_searches_all_images_and_keeps_the_latest_step(tmp_path, monkeypatch):
     """The brightest of 130 images is the last, beyond the first 128."""
     test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
     test.pixels[-1] = 250
@@ -288,11 +276,8 @@ def test_unit_figure_searches_all_images(tmp_path, monkeypatch):
     model: Any = mock.Mock(embed=lambda _, patches: (patches.mean((3, 4)), None))
     context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
     sections.save_units(context, FeatureSet("z", (None, test, None)))
-    assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
-
-
-def test_figure_arrays_are_of_the_latest_step(tmp_path):
     path = tmp_path / "probes" / "units.npz"
+    assert read_arrays(path)["patches"][0, 0].max() == 250
     for step, value, kept in ((20, 1, 1), (40, 2, 2), (30, 3, 2), (40, 4, 4)):
         write_latest(path, step, units=np.array([value]))
         assert read_arrays(path)["units"] == [kept]

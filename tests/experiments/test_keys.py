@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
 
 import configs
 from configs import audio_synthetic, audio_voices_paper, image_fashion_mnist
@@ -29,7 +28,6 @@ from cpc.files import flatten
 from cpc.losses import OffsetSums
 from cpc.models import resnet_stages
 from cpc.models.description import build, describe
-from cpc.models.load import Pretrained
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
@@ -91,10 +89,8 @@ class Case(NamedTuple):
 
 
 def same(a, b):
-    a, b = jax.tree.flatten(a), jax.tree.flatten(b)
-    return a[1] == b[1] and all(
-        np.shape(x) == np.shape(y) and np.array_equal(x, y) for x, y in zip(a[0], b[0], strict=True)
-    )
+    (a, form), (b, other) = jax.tree.flatten(a), jax.tree.flatten(b)
+    return form == other and all(map(np.array_equal, a, b))
 
 
 @contextlib.contextmanager
@@ -305,6 +301,14 @@ MODELS = {
         "kernel": (2, {"encoder.kernel": 2}),
     },
 }  # fmt: skip
+CHOICES = [
+    ("predictor", ("affine", {"predictor.use_bias": True})),
+    ("predictor", ("transformers", {"predictor.type": "TransformersPredictor"})),
+    ("context", ("conv", {"context.type": "CausalConv", "context.dilated": True})),
+    ("context", ("conv_undilated", {"context.type": "CausalConv", "context.dilated": False})),
+    ("context", ("transformer", {"context.type": "CausalTransformer"})),
+    ("context", ("ssm", {"context.type": "StateSpace"})),
+]
 
 
 def config_of(kind, keys):
@@ -319,26 +323,17 @@ def fields_of(kind, keys):
     return flatten(describe(module))
 
 
-@pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in MODELS.items() for key in keys])
-def test_model_keys_change_module_fields(kind, key):
-    value, expected, *others = MODELS[kind][key]
+@pytest.mark.parametrize(("kind", "key", "case"), [
+    *((kind, key, case) for kind, cases in MODELS.items() for key, case in cases.items()),
+    *(("audio", key, case) for key, case in CHOICES),
+])  # fmt: skip
+def test_model_keys_change_module_fields(kind, key, case):
+    value, expected, *others = case
     before, after = fields_of(kind, dict(*others)), fields_of(kind, {**dict(*others), key: value})
     assert all(before.get(name) != value and after[name] == value
                for name, value in expected.items())  # fmt: skip
     if not any(name.endswith("type") for name in expected):
         assert {name for name in before if before[name] != after.get(name)} == {*expected}
-
-
-@pytest.mark.parametrize(("key", "word", "changed"), [
-    ("predictor", "affine", {"predictor.use_bias": True}),
-    ("predictor", "transformers", {"predictor.type": "TransformersPredictor"}),
-    ("context", "conv", {"context.type": "CausalConv", "context.dilated": True}),
-    ("context", "conv_undilated", {"context.type": "CausalConv", "context.dilated": False}),
-    ("context", "transformer", {"context.type": "CausalTransformer"}),
-    ("context", "ssm", {"context.type": "StateSpace"}),
-])  # fmt: skip
-def test_choices_of_model_keys(key, word, changed):
-    assert changed.items() <= fields_of("audio", {key: word}).items()
 
 
 @pytest.mark.parametrize("padding", ["causal", "same", "valid"])
@@ -360,7 +355,7 @@ def test_audio_padding_gives_the_planned_number_of_latents(encoder, padding):
 SUP_CON, SEGMENTED = {"loss.name": "sup_con", **COSINE}, {"model.segment_threshold": 0.3}
 
 
-@pytest.mark.parametrize(("settings", "words"), [
+INCOMPATIBLE = {"audio_voices_paper": [
     ({"loss.name": "sup_con", "loss.cosine": False}, r"loss\.cosine=True"),
     *(({"loss.name": "debiased", **COSINE, **bias}, r"loss\.bias=0 and loss\.learn_bias=False")
       for bias in ({"loss.bias": -2.0}, {"loss.learn_bias": True})),
@@ -380,7 +375,7 @@ SUP_CON, SEGMENTED = {"loss.name": "sup_con", **COSINE}, {"model.segment_thresho
     ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "weight_decay"),
     ({"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
      "optim.ema_decay is 0.9"),
-    ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
+    ({"optim.accumulate": 3, "data.batch_size": 8}, "accumulate is 3 and data.batch_size is 8"),
     *(({"model.norm": "batch", **averaged}, "model.norm is 'batch'") for averaged in (
         {"optim.accumulate": 2}, {"optim.name": "schedule_free", "optim.schedule": "constant"})),
     ({"steps_per_launch": 7}, "steps_per_launch 7"),
@@ -406,31 +401,28 @@ SUP_CON, SEGMENTED = {"loss.name": "sup_con", **COSINE}, {"model.segment_thresho
     ({"augment.side": "past", "augment.effects": ()}, "side is past, and the effects are none"),
     ({"augment.side": "past", "data.batch_size": 1}, "a batch of 1"),
     ({"augment.side": "past", "data.window_samples": 480, "augment.dropout_ms": 10.0}, "512"),
-])  # fmt: skip
-def test_incompatible_keys_are_rejected_before_reading_data(settings, words):
-    config = with_settings(audio_voices_paper.get_config(), {"data.batch_size": 8, **settings})
-    with pytest.raises(UserError, match=words):
-        interpret(CONTRASTIVE["audio"], config)
+], "image_fashion_mnist": [
+    ({"model.patch": 30}, "patch is larger"), ({"model.patch": 28}, "offset 9"),
+    ({"model.num_offsets": 5}, "offset 6"), ({"model.encoder": "vit"}, r"\(got 'vit'\)"),
+    ({"model.encoder": "resnet20"}, "depth 20"),
+    ({"probe.tasks": ("supervised",), "probe.every": 250}, "probe.every is 250"),
+    ({"augment.crop": 40}, "augment.crop is 40 and data.size is 28"),
+    ({"augment.jitter": 9}, "augment.jitter is 9 and model.patch is 8"),
+], "series_ar1": [
+    ({"model.kernels": (4, 2)}, "do not fit: pass one of each"),
+    ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "features is"),
+    ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"),
+], "text_sentences": [
+    ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
+    ({"probe.features": ("vectors",)}, "word_vectors"), ({"probe.features": ()}, "features is"),
+]}  # fmt: skip
 
 
-@pytest.mark.parametrize(("card", "settings", "words"), [
-    *(("image_fashion_mnist", *row) for row in (
-        ({"model.patch": 30}, "patch is larger"), ({"model.patch": 28}, "offset 9"),
-        ({"model.num_offsets": 5}, "offset 6"), ({"model.encoder": "vit"}, r"\(got 'vit'\)"),
-        ({"model.encoder": "resnet20"}, "depth 20"),
-        ({"probe.tasks": ("supervised",), "probe.every": 250}, "probe.every is 250"),
-        ({"augment.crop": 40}, "augment.crop is 40 and data.size is 28"),
-        ({"augment.jitter": 9}, "augment.jitter is 9 and model.patch is 8"))),
-    *(("series_ar1", *row) for row in (
-        ({"model.kernels": (4, 2)}, "2 kernels but 1 strides"),
-        ({"data.file_label": "table"}, "data.file_labels"), ({"probe.features": ()}, "features is"),
-        ({"data.source": "files", "data.path": "x", "data.train_list": "x"}, "data.test_list"))),
-    *(("text_sentences", *row) for row in (
-        ({"data.run_sentences": 3}, "run_sentences is 3 and model.num_offsets is 3"),
-        ({"probe.features": ("vectors",)}, "word_vectors"),
-        ({"probe.features": ()}, "features is"))),
-])  # fmt: skip
-def test_incompatible_keys_of_other_kinds_are_rejected(card, settings, words):
+@pytest.mark.parametrize(
+    ("card", "settings", "words"),
+    [(card, *row) for card, rows in INCOMPATIBLE.items() for row in rows],
+)
+def test_incompatible_keys_are_rejected_before_reading_data(card, settings, words):
     config = importlib.import_module(f"configs.{card}").get_config()
     with pytest.raises(UserError, match=words):
         interpret(CONTRASTIVE[config.kind], with_settings(config, settings))
@@ -464,26 +456,11 @@ def probed_steps(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
-def trained_parts(config):
-    made = problem(config)
-    with calls(training, init_state=jnp.zeros(())) as found:
-        training.make_state(made, training.make_loss(made), None)
-    return sorted(found["init_state"].call_args.args[0]["model"])
-
-
 def read_source(config):
     with calls(weights, read_model=None, fit_weights=None) as found:
         weights.read_start(series.kind, config, None)
     asked = found["read_model"]
     return asked.call_args.args[:2] if asked.called else ("", None)
-
-
-def parts_taken(config):
-    model, given = series.kind.build_model(config), series.kind.describe_input(config)
-    entries = weights.expected_entries(model.module, given["shape"])
-    found = unflatten_dict({k: np.zeros(x.shape) for k, x in entries.items()}, sep="/")
-    start = weights.fit_weights(series.kind, config, Pretrained(model.module, found, given))
-    return sorted({name.split("/")[1] for name in start.arrays})
 
 
 TOLD = [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)]
@@ -496,18 +473,16 @@ SHARED = {
     **cases_of("optim.", of(record_step, "make_train_step", 1), ema_decay=0.5),
     "logger": Case("trackio", services.services_of, TOLD),
     "probe.every": Case(20, probed_steps, [0, 20, 40, 60, 80]),
-    "freeze": Case(("encoder",), trained_parts, ["context", "predictor"]),
     "start_from": Case("runs/a", read_source, ("runs/a", None)),
     "start_from_step": Case("best", read_source, ("runs/a", "best"), {"start_from": "runs/a"}),
-    "start_from_parts": Case(("context",), parts_taken, ["context"]),
 }  # fmt: skip
 
 
-#: Keys in tests of the objective, training, augmentation, clips, data, units, CTC and images.
+#: Keys in tests of the objective, training, starts, augmentation, clips, data, units, CTC, images.
 ELSEWHERE = {
     "shared": {
         "negatives.target_entropy", "negatives.temperature_low", "negatives.temperature_high",
-        "negatives.momentum", "optim.accumulate"},
+        "negatives.momentum", "optim.accumulate", "freeze", "start_from_parts"},
     "audio": {
         "augment.side", "augment.effects", "data.one_speaker", "evaluate.num_windows",
         "data.train_list", "data.test_list", "data.phones", "data.item_file", "data.file_labels",
@@ -523,16 +498,12 @@ def test_every_key_has_a_case(kind):
     if kind != "rl":
         cases |= {*SHARED, *ELSEWHERE["shared"], *(f"model.{key}" for key in MODELS[kind])}
         cases |= {key for settings, _ in MEANINGS for key in settings}
+        tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
+        assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
     own = pathlib.Path(__file__).with_name(f"test_{kind}.py").read_text()
     named = {key for key in keys if f'"{key}"' in own or key.replace(".", "__") in own}
     assert cases <= keys
     assert keys - cases <= (named if kind in ("series", "text", "rl") else set())
-
-
-@pytest.mark.parametrize("kind", CONTRASTIVE)
-def test_every_choice_of_probe_tasks_is_a_task(kind):
-    tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
-    assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
 
 
 CARDS = pathlib.Path(configs.__file__).parent.glob("*_*.py")
@@ -583,14 +554,6 @@ def option(name):
     return lambda args, options: options[name]
 
 
-def features_of(args, options):
-    return list(args[0])
-
-
-def num_epochs(args, options):
-    return options["updates"].num_epochs
-
-
 # Series
 
 
@@ -603,9 +566,9 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "data.num_files": Case(12, lambda c: len(load(c).train.sequences.names), 12),
     "evaluate.num_windows": Case(9, num_held_out, 3),
     "probe.tasks": Case((), series_fits(option("task")), []),
-    "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
+    "probe.features": Case(("z", "raw"), series_fits(lambda args, _: [*args[0]]), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
-    "probe.num_epochs": Case(7, series_fits(num_epochs), [7] * 4),
+    "probe.num_epochs": Case(7, series_fits(lambda _, how: how["updates"].num_epochs), [7] * 4),
     "probe.leave_one_out": Case(True, LEFT_OUT, ["c", "z", "raw", "random c"]),
 }}  # fmt: skip
 
@@ -613,11 +576,16 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
 # Text
 
 
-def record_text_reads(config):
-    with calls(data, read_text_folder=None) as found:
-        text.data.read_corpus(config, str)
-    (path, *_), options = found["read_text_folder"].call_args
-    return {"path": str(path), **options}
+def reads(load, name, answer=None):
+    """Return an effect: the arguments with which `load` reads a folder."""
+
+    def effect(config):
+        with calls(data, **{name: answer}) as found:
+            load(config, str)
+        (path, *_), options = found[name].call_args
+        return {"path": str(path), **options}
+
+    return effect
 
 
 def parts_of_text(config):
@@ -630,9 +598,9 @@ FOLDS = types.SimpleNamespace(
     items=np.arange(2), correct=np.ones(2), l2s=(1.0,), num_unconverged=0)  # fmt: skip
 TABLES["text"] = {
     "seed": Case(1, drawn),
-    **cases_of("data.", record_text_reads, OF_TEXTS, path="two.txt", form="lines", lowercase=False,
-               min_count=60, max_vocabulary=2, max_skipped_fraction=0.2),
-    "data.document_fraction": Case(1.0, drawn),
+    **cases_of("data.", reads(text.data.read_corpus, "read_text_folder"), OF_TEXTS, path="two.txt",
+               form="lines", lowercase=False, min_count=60, max_vocabulary=2,
+               max_skipped_fraction=0.2),
     "data.run_sentences": Case(5, shape, (4, 5, 10)),
     "data.max_words": Case(5, shape, (4, 6, 5)),
     "data.batch_size": Case(6, shape, (6, 6, 10)),
@@ -654,13 +622,6 @@ TABLES["text"] = {
 
 
 # Audio
-
-
-def record_packing(config):
-    with calls(data, pack_folder=noise((4800,) * 12)) as found:
-        audio.data.load_data(config, str)
-    (root, *_), options = found["pack_folder"].call_args
-    return {"path": str(root), **options}
 
 
 def from_tfds(config):
@@ -710,7 +671,8 @@ TABLES["audio"] = {
                dropout_ms=20.0),
     "seed": Case(1, drawn),
     "data.source": Case("synthetic", lambda c: sorted(load(c).train.names)),
-    **cases_of("data.", record_packing, path="part0", speaker_level=2, max_skipped_fraction=0.2),
+    **cases_of("data.", reads(audio.data.load_data, "pack_folder", noise((4800,) * 12)),
+               path="part0", speaker_level=2, max_skipped_fraction=0.2),
     "data.split": Case("test_clean", from_tfds, "test_clean"),
     "data.test_fraction": Case(0.6, lambda c: len(load(c).test)),
     "data.window_samples": Case(3200, shape, (4, 3200)),
@@ -722,10 +684,10 @@ TABLES["audio"] = {
     "loss.align_by": Case("best", best_option, True, {"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, shape, (6, 1600)),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
-    "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
+    "probe.features": Case(("z",), audio_fits(lambda args, _: [*args[0]]), [["z"]] * 2),
     "probe.delay": Case(2, probe_delay, [2]),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
-    "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
+    "probe.num_epochs": Case(7, audio_fits(lambda _, how: how["updates"].num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
     "probe.lose_last_frame": Case(True, LAST_FRAME, [True], {
@@ -748,10 +710,6 @@ def image_reads(config):
             part("some")
     given = {name: one.call_args for name, one in found.items() if one.called}
     return {name: (tuple(map(str, args)), options) for name, (args, options) in given.items()}
-
-
-def shape_of_image(config):
-    return image.kind.describe_input(config)["shape"]
 
 
 def prepare_calls(config):
@@ -781,14 +739,10 @@ def image_fits(get, name="fit_linear"):
     return probe_calls(load, image.probes, name, get, (classify, ""))
 
 
-def relative_layer_rate(args, options):
-    """Return the learning rate below the head relative to the head's."""
-    params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
-    tx = args[4].tx
-    state = tx.init(params)
-    for _ in range(3):  # warm-up starts at 0
-        found, state = tx.update(params, state, params)
-    return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
+def layer_decays(config):
+    with calls(image.probes, train_on_labels=(classify, ""), make_own_optimizer=None) as found:
+        probe(config, load(config))
+    return [args[2:4] for args, _ in found["make_own_optimizer"].call_args_list]
 
 
 FEW, LINEAR, KNN = (
@@ -810,8 +764,8 @@ TABLES["image"] = {
     "data.probe_split": Case("other", lambda c: len(load(c).probe), 6),
     "data.test_split": Case("other", lambda c: len(load(c).test), 6),
     "model.first_offset": Case(1, image.kind.choose_offsets, (1,), {"model.stride": 4}),
-    "model.patch": Case(6, shape_of_image, [2, 2, 6, 6, 3]),
-    "model.stride": Case(4, shape_of_image, [3, 3, 8, 8, 3]),
+    "model.patch": Case(6, of(image.kind.describe_input, "shape"), [2, 2, 6, 6, 3]),
+    "model.stride": Case(4, of(image.kind.describe_input, "shape"), [3, 3, 8, 8, 3]),
     "data.batch_size": Case(2, shape, (2, 20, 20, 3)),
     "augment.crop": Case(8, cropped, ([8], 8)),
     "augment.grey": Case(True, lambda c: [
@@ -834,7 +788,7 @@ TABLES["image"] = {
         100, image_fits(lambda args, options: args[4].num_steps, "train_on_labels"), [275],
         {"probe.tasks": ("supervised",)}),  # one of 12 images is held out
     "probe.layer_decay": Case(
-        0.5, image_fits(relative_layer_rate, "train_on_labels"), [0.5, 1.0], FINE_TUNED),
+        0.5, layer_decays, [(0.5, ("encoder",)), (1.0, ("encoder",))], FINE_TUNED),
 }  # fmt: skip
 
 
@@ -848,7 +802,7 @@ def agent(config):
 @functools.cache
 def record_task(text):
     config = with_settings(CONFIGS["rl"].get_config(), json.loads(text))
-    of_rl = wrapped(rl, "make_environment", "begin", "roll_out", "gae", "ppo_loss")
+    of_rl = wrapped(rl, "make_environment", "side_by_side", "begin", "roll_out", "gae", "ppo_loss")
     of_step = wrapped(rl_step, "make_optimizer", "cpc_loss", "to_cosines")
     with of_rl as some, of_step as others:
         jax.eval_shape(rl_step.make_task(config).init, 0)
@@ -861,12 +815,6 @@ def record_agent(config):
 
 def argument(name, which):
     return lambda config: (record_agent(config)[name] or ((None,) * 9,))[0][which]
-
-
-def count_resets(config):
-    with wrapped(rl, "side_by_side") as found:
-        rl_step.make_task(config).many(9)
-    return found["side_by_side"].call_args.kwargs["num_resets"]
 
 
 class Seeded(NamedTuple):
@@ -894,7 +842,7 @@ TABLES["rl"] = {
     "evaluate.num_steps": Case(0, of(record_agent_fit, "records"), []),
     "environment.name": Case("t_maze", argument("make_environment", 0), "t_maze"),
     "environment.num": Case(6, argument("begin", 2), 6),
-    "environment.resets": Case(2, count_resets, 2),
+    "environment.resets": Case(2, of(record_agent, "side_by_side", 1, "num_resets"), 2),
     "environment.stagger": Case(5, argument("begin", 4), 5),
     "model.encoder": Case("conv", agent, others={"environment.name": "t_maze"}),
     "model.widths": Case((7,), agent),

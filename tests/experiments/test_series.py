@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import zipfile
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,6 @@ from experiments.kinds.series import data
 from experiments.kinds.series import kind as series
 from experiments.kinds.series import probes as series_probes
 from experiments.training.objective import objective_loss
-from experiments.training.sequences import read_file_labels
 from tests import plans
 from tests.commands import flags_of, run
 
@@ -127,10 +127,8 @@ def test_unreadable_files_are_skipped_with_reasons(tmp_path, monkeypatch):
         assert words in reasons[name]
     assert all("\n" not in reason and "allow_pickle" not in reason for reason in reasons.values())
 
-    def fail(*_):
-        raise RecursionError
-
-    monkeypatch.setattr(files, "read_table", fail)  # readers may raise anything
+    # Readers may raise anything.
+    monkeypatch.setattr(files, "read_table", mock.Mock(side_effect=RecursionError))
     reasons = dict(files.read_sequences(tmp_path, 2, step_label="stage").skipped)
     assert "RecursionError" in reasons["words.csv"]
     with pytest.raises(UserError, match="15 of 16 files"):
@@ -140,17 +138,20 @@ def test_unreadable_files_are_skipped_with_reasons(tmp_path, monkeypatch):
         files.read_sequences(tmp_path, 2, step_label="stage")
 
 
-def test_missing_series_and_duplicate_names_are_rejected(tmp_path):
+def test_missing_duplicate_and_transposed_series_are_rejected(tmp_path):
     (tmp_path / "nothing").mkdir()
     (tmp_path / "notes.txt").touch()
-    for name in ("a.npy", "a.csv"):
-        write(tmp_path, f"twice/{name}", np.zeros((5, 1)))
-    for name, words in (
-        ("absent", "does not exist"), ("nothing", "no series in"), ("notes.txt", "is not a series"),
-        ("twice", "the name a"),
+    for name, *shape in (("twice/a.npy", 5, 1), ("twice/a.csv", 5, 1), ("wide/a.npy", 19, 3000),
+                         ("three/a.npy", 3, 3000), ("one/a.npy", 1, 50)):  # fmt: skip
+        write(tmp_path, name, np.zeros(shape))
+    for name, channels, words in (
+        ("absent", 1, "does not exist"), ("nothing", 1, "no series in"),
+        ("notes.txt", 1, "is not a series"), ("twice", 1, "the name a"),
+        ("wide", 19, "looks transposed"), ("three", 1, "looks transposed"),
+        ("one", 2, "looks transposed"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
-            files.read_sequences(tmp_path / name, 1)
+            files.read_sequences(tmp_path / name, channels)
 
 
 def tiny(**settings):
@@ -389,13 +390,6 @@ def test_parquet_index_is_not_a_channel(tmp_path):
         files.read_file(tmp_path / "x.parquet")
 
 
-@pytest.mark.parametrize(("shape", "channels"), [((19, 3000), 19), ((3, 3000), 1), ((1, 50), 2)])
-def test_transposed_file_is_reported(tmp_path, shape, channels):
-    write(tmp_path, "x.npy", np.zeros(shape))
-    with pytest.raises(UserError, match="looks transposed"):
-        files.read_sequences(tmp_path, channels)
-
-
 def test_file_and_step_labels(tmp_path):
     for number in range(6):
         stage = np.arange(64) // 16
@@ -417,27 +411,21 @@ def test_file_labels_from_a_table(tmp_path):
 
     def load(text):
         table.write_text(text, "utf-8")
-        return data.load_data(configure(tmp_path, **settings), logged.append)
+        made = data.load_data(configure(tmp_path, **settings), logged.append)
+        assert made.file_names == ("high", "low")
+        return dict(zip(made.train.sequences.names, made.file_labels.tolist(), strict=True))
 
-    made = load('\ufeffa/0.npy,low\n1.NPY,"high"\n  \n\nb/cafe\u0301,high\n')
-    labels = dict(zip(made.train.sequences.names, made.file_labels.tolist(), strict=True))
-    assert made.file_names == ("high", "low")
-    assert labels == {"a/0": 1, "a/2": -1, "b/1": 0, "b/caf\u00e9": 0}
+    labels = {"a/0": 1, "a/2": -1, "b/1": 0, "b/caf\u00e9": 0}
+    assert load('\ufeffa/0.npy,low\n1.NPY,"high"\n  \n\nb/cafe\u0301,high\n') == labels
     assert "1 files without a label" in logged[0]
+    # Lines may have further folders.
+    assert load("set/a/0.npy,low\nset/b/1.npy,high\nset/b/caf\u00e9.npy,high\n") == labels
     for text, mistake in (
         ("0,low\n\n0,high\n", "line 3: 0"), ("0,low\n1\n", "line 2: 1"), ("nobody,low\n", "none"),
+        ("c/a/0,low\nd/a/0,high\n", "2 labels for files named a/0"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=mistake):
             load(text)
-
-
-def test_lines_of_a_table_may_have_further_folders(tmp_path):
-    table = tmp_path / "labels.csv"
-    table.write_text("set/a/0.wav,low\nset/b/0.wav,high\nset/b/1.wav,high\n")
-    found = read_file_labels(str(table), ("a/0", "b/0", "1"), (".wav",))
-    assert found.tolist() == ["low", "high", "high"]
-    with pytest.raises(UserError, match="2 labels for files named 0"):
-        read_file_labels(str(table), ("0",), (".wav",))
 
 
 @pytest.mark.parametrize(("texts", "names"), [

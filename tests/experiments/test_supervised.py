@@ -32,7 +32,7 @@ from experiments.kinds.audio.data import AudioData, Frames, Phones, frame_sample
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_supervised
 from experiments.training.contrastive import make_probe
-from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, scratch_checkpoints
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 from experiments.training.supervised import (
     PATIENCE,
     Recipe,
@@ -152,11 +152,13 @@ def test_training_stops_when_accuracy_stops_improving(accuracies, best, last):
     assert [int(at) for at in state.opt_state[-1][1:]] == [begin, last]
 
 
-def test_cooldown_starts_from_the_best_parameters():
+def test_cooldown_starts_from_the_best_parameters(monkeypatch):
     """Compare with a hand-written loop: best at step 4, cooldown in steps 20 to 23."""
-    given = iter([0.1, 0.5, 0.9, *[0.8] * 8, 0.95])
+    given, made = iter([0.1, 0.5, 0.9, *[0.8] * 8, 0.95]), []
+    monkeypatch.setattr("cpc.train.jit_step", lambda *a: made.append(jit_step(*a)) or made[-1])
     answer, words, records = toy(num_steps=80, accuracy=lambda _: next(given), evaluate_every=2)
     assert words == "best at step 24 of 24"
+    assert [step._cache_size() for step in made] == [1]
     held = [(one["step"], one["accuracy"]) for one in records if one["split"] == "held-out"]
     assert held == [*zip(range(0, 22, 2), [0.1, 0.5, 0.9, *[0.8] * 8], strict=True), (24, 0.95)]
     tx, kept = optax.adam(0.1), {}
@@ -208,18 +210,6 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path, accuracy, stop
         assert drawn.count(0) == 2
 
 
-def test_training_step_is_compiled_once(monkeypatch):
-    made = []
-
-    def jit(*given):
-        made.append(jit_step(*given))
-        return made[-1]
-
-    monkeypatch.setattr("cpc.train.jit_step", jit)
-    toy(num_steps=400, accuracy=near(0.76), evaluate_every=10)
-    assert [step._cache_size() for step in made] == [1]
-
-
 @pytest.mark.parametrize(("step", "number"), [(20, 3), (120, 12)])
 def test_signal_during_an_evaluation_stops_training(tmp_path, step, number):
     x, seen, drawn = np.array([[99.0], [100.5]], np.float32), [], []
@@ -266,17 +256,6 @@ def sound():
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
-def test_checkpoints_of_other_networks_are_kept(tmp_path):
-    made = tmp_path / "probes" / "networks-5"
-    (made / "stopped").mkdir(parents=True)
-    with scratch_checkpoints(tmp_path, 5) as folder_of:
-        folder_of("own").mkdir()
-    assert [path.name for path in made.iterdir()] == ["stopped"]
-    with scratch_checkpoints(tmp_path, 5) as folder_of:
-        folder_of("stopped")
-    assert not made.exists()
-
-
 def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(audio_supervised, "MAX_RUNS", 5)
     model = audio.build_model(config)
@@ -296,20 +275,9 @@ def test_scores_of_audio(config, sound, tmp_path, monkeypatch, capsys):
     assert ", by 3 held-out utterances of 28\n" in said
 
 
-def test_changed_labels_change_the_training_settings(config, sound, tmp_path, monkeypatch):
-    take = mock.Mock(return_value=((lambda x: x), ""))
-    monkeypatch.setattr(audio_supervised, "train_on_labels", take)
-    model = audio.build_model(config)
-    labels = [np.zeros(int(n) // 160, np.int32) for n in sound.train.lengths]
-    others = [np.maximum(own, i == 3) for i, own in enumerate(labels)]
-    for own in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
-        audio_supervised.train_supervised(config, tmp_path, model, sound.train, *own, {})
-    given = [options["settings"] for _, options in take.call_args_list]
-    assert [one == given[0] for one in given] == [True, True, False, False]
-
-
-def test_early_stopping_utterances_are_not_trained_on(config, sound, tmp_path, monkeypatch):
-    def end(*args, **options):
+def test_early_stopping_utterances_and_settings_of_a_training(config, sound, tmp_path, monkeypatch):
+    def end(*args, settings, **_):
+        given.append(settings)
         answer = lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32)  # noqa: E731
         args[4].accuracy(answer)
         return answer, "ended"
@@ -318,10 +286,11 @@ def test_early_stopping_utterances_are_not_trained_on(config, sound, tmp_path, m
     for name, own in (("make_batches", batches), ("train_on_labels", end), ("read_all", read_all)):
         monkeypatch.setattr(audio_supervised, name, own)
     model, few, held = audio.build_model(config), data.select(sound.train, range(12)), []
-    labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
+    labels, given = [np.zeros(int(n) // 160, np.int32) for n in few.lengths], []
+    train = functools.partial(audio_supervised.train_supervised, config, tmp_path, model, few)
     for config.seed in 2 * [*range(4)]:
         read_all.reset_mock()
-        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2, {})
+        train(labels, 2, {})
         drawn = batches.call_args[0][0]
         read = {part.names[i] for (part, i), _ in read_all.call_args_list}
         assert not {*drawn.names} & read
@@ -330,6 +299,11 @@ def test_early_stopping_utterances_are_not_trained_on(config, sound, tmp_path, m
         held.append(tuple(read))
     assert len(set(held[:4])) > 1
     assert held[:4] == held[4:]
+    given.clear()
+    others = [np.maximum(own, i == 3) for i, own in enumerate(labels)]
+    for own in ((labels, 2), (labels, 2), (others, 2), (labels, 3)):
+        train(*own, {})
+    assert [one == given[0] for one in given] == [True, True, False, False]
 
 
 def test_labels_are_sampled_at_the_middle_of_each_frame(config, sound, tmp_path, monkeypatch):
@@ -425,28 +399,18 @@ def test_image_classifier_resumes_unless_labels_changed(monkeypatch, tmp_path):
     assert given[0]["settings"] == given[1]["settings"] != given[2]["settings"]
 
 
-def test_classifiers_use_the_optimizer_of_the_run(config, monkeypatch):
-    made = mock.Mock(return_value=(optax.identity(), None))
+def test_classifiers_use_the_optimizer_of_the_run_with_a_short_warm_up(config, monkeypatch):
+    made = mock.Mock(return_value=(optax.scale_by_sign(), None))
     monkeypatch.setattr("experiments.training.step.make_optimizer", made)
+    config.optim.warmup_steps, params = 100, {"encoder": {"conv0": 1.0}}
     for config.optim.name in ("lion", "schedule_free"):
-        make_own_optimizer(config, 100, 1.0, ())
+        tx = make_own_optimizer(config, 100, 0.5, ("encoder",), "cosine")
+        assert tx.update(params, tx.init(params))[0] == {"encoder": {"conv0": 0.5}}
     given = [options for _, options in made.call_args_list]
     assert [options["name"] for options in given] == ["lion", "adam"]
-    for name in ("learning_rate", "clip_norm", "weight_decay"):
-        assert given[0][name] == config.optim[name]
-
-
-def test_warm_up_is_short_in_short_trainings():
-    config = dark_and_light()[0]
-    assert config.optim.warmup_steps >= 100
-    tx = make_own_optimizer(config, 100, 1.0, ("encoder",), "cosine")
-    params = {"model": {"encoder": jnp.ones(1)}}
-    state, rates = tx.init(params), []
-    for _ in range(100):
-        update, state = tx.update(params, state, params)
-        rates.append(abs(float(jax.tree.leaves(update)[0][0])))
-    assert np.argmax(rates) in (9, 10)
-    assert rates[-1] < 0.01 * max(rates)
+    own = {"num_steps": 100, "warmup_steps": 10, "schedule": "cosine"}
+    own |= {name: config.optim[name] for name in ("learning_rate", "clip_norm", "weight_decay")}
+    assert own.items() <= given[0].items()
 
 
 def test_fine_tuning_updates_batch_norm_statistics(monkeypatch):
@@ -490,6 +454,8 @@ def test_layer_decay_orders_image_encoder_layers_by_depth(encoder):
 def test_interrupted_probes_keep_scores_and_checkpoints(config, tmp_path, monkeypatch):
     score = Score("phones", "first", "frame", "supervised", "whole network", "accuracy", 0.5)
     config.probe.tasks, found = ("phones",), []
+    networks = tmp_path / "probes" / "networks-3"
+    (networks / "of another command").mkdir(parents=True)
 
     def train(context, features):
         found.append(context.folder_of("first").exists())
@@ -516,3 +482,7 @@ def test_interrupted_probes_keep_scores_and_checkpoints(config, tmp_path, monkey
     probe(3)
     probe(3)
     assert found == [False, False, True, False]
+    assert [path.name for path in networks.iterdir()] == ["of another command"]
+    (networks / "of another command").rmdir()
+    probe(3)
+    assert not networks.exists()

@@ -10,7 +10,6 @@ import optax
 import pytest
 
 from configs import series
-from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
 from cpc.files import write_json
 from cpc.results import Score, write_scores
@@ -18,35 +17,25 @@ from cpc.train import ProgressWriter, make_mesh, open_checkpoints, put_batch, re
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.kinds.audio.data import AudioData
 from experiments.train import run
 from experiments.training import loop
 from experiments.training import step as training
 from experiments.training.contrastive import probe_once, probe_with_config
 from experiments.training.objective import scored
 from experiments.training.records import make_evaluation, make_summary
-from tests import plans, services
+from tests import services
 from tests.experiments import test_clips
+from tests.plans import problem_of, speech
 
 
 @pytest.fixture(scope="module")
 def made():
-    return data.make_synthetic(
-        num_speakers=2, utterances_per_speaker=20, seconds=0.16, chain=data.phone_chain(4), seed=0
-    )
+    return speech(2, 20, 0.16)
 
 
 def make_config(**options):
     sizes = {"data__window_samples": 2560, "model__num_offsets": 3}
     return test_clips.make_config(**sizes | options)
-
-
-def problem_of(config, made):
-    return plans.problem_of(config, AudioData(made.recordings, made.recordings, {}))
-
-
-def no_probe(variables, step):
-    return []
 
 
 def train(config, made, num_devices=1, steps=1):
@@ -70,6 +59,11 @@ def test_bound_is_recorded_and_evaluated(made):
     state, problem, mesh, _ = train(config, made, steps=2)
     assert state.failure.tolist() == [-1, -1]
     record = make_summary(problem, lambda step: 0.0, print)(state.metrics, 1)
+    draw = problem.held_out.draw_independent
+    for of_one, drawn in ((True, problem.draw), (False, draw)):
+        assert all(len({*drawn(i)["speaker"].tolist()}) == 1 for i in range(5)) == of_one
+    mixed = problem_of(make_config(), made).held_out
+    assert mixed.draw_independent is mixed.draw  # so that outputs are computed once
     assert record["has_bound"] is True
     assert set(BOUND) < set(record)
     assert "strict" not in state.metrics
@@ -78,7 +72,7 @@ def test_bound_is_recorded_and_evaluated(made):
     gradient = optax.tree.get(state.opt_state, "mu")["model"]["predictor"]["W"]["kernel"]
     assert (np.abs(gradient).sum((0, 2)) > 0).tolist() == [True] * 2
 
-    evaluate = make_evaluation(problem, no_probe, mesh)
+    evaluate = make_evaluation(problem, lambda *_: [], mesh)
     own, strict = evaluate(state)
     for found in (own, strict):
         top1, pairwise = np.array(found["acc_top1"]), np.array(found["acc_pairwise"])
@@ -91,9 +85,8 @@ def test_bound_is_recorded_and_evaluated(made):
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, state.ema)
     assert np.isnan(evaluate(state._replace(ema=broken))[0]["loss"])
 
-    draw = problem.held_out.draw_independent
     others = problem.held_out._replace(draw_independent=lambda step: draw(100 + step))
-    changed = make_evaluation(problem._replace(held_out=others), no_probe, mesh)(state)
+    changed = make_evaluation(problem._replace(held_out=others), lambda *_: [], mesh)(state)
     assert changed[0]["bound"].tolist() == own["bound"].tolist()
     assert changed[1]["bound"].tolist() != strict["bound"].tolist()
 
@@ -121,7 +114,7 @@ def test_loss_without_log_n_records_only_the_strict_bound(made):
     np.testing.assert_array_equal(sums.n / sums.anchors, 16.0)
     said = []
     record = make_summary(problem, lambda step: 0.0, said.append)(state.metrics, 1)
-    own, strict = make_evaluation(problem, no_probe, mesh)(state)
+    own, strict = make_evaluation(problem, lambda *_: [], mesh)(state)
     for one in (record, own):
         assert one["has_bound"] is False
         assert not set(BOUND) & set(one)
@@ -177,7 +170,7 @@ def test_aligned_predictions_of_codes_are_recorded_and_resume(made, tmp_path):
     own = sum(record["offset_loss"]) + record["commitment"]
     assert record["loss"] == pytest.approx(own, rel=1e-5)
     before = jax.tree.map(np.array, first.extra)
-    test, strict = make_evaluation(problem, no_probe, mesh)(first)
+    test, strict = make_evaluation(problem, lambda *_: [], mesh)(first)
     assert test["loss"] == pytest.approx(sum(test["offset_loss"]))
     for one in (record, test):
         assert one["offsets"] == [2, 4, 6]
@@ -213,15 +206,6 @@ def test_aligned_predictions_do_not_depend_on_devices(made, options):
     one, eight = (train(config, made, number)[0] for number in (1, 8))
     assert one.failure.tolist() == [-1, -1]
     compare_devices(one, eight)
-
-
-def test_strict_bound_of_one_speaker_batches_mixes_speakers(made):
-    problem = problem_of(make_config(data__one_speaker=True), made)
-    assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
-    draw = problem.held_out.draw_independent
-    assert any(len(set(draw(i)["speaker"].tolist())) > 1 for i in range(5))
-    mixed = problem_of(make_config(), made).held_out
-    assert mixed.draw_independent is mixed.draw  # so that outputs are computed once
 
 
 def test_accumulation_keeps_the_negatives_of_the_whole_batch(made):
