@@ -494,18 +494,13 @@ def test_float64_arrays_are_read_as_float32(unchecked):
 B, T, K, D = 6, 5, 2, 5
 GROUP = np.array([0, 1, 0, -1, 1, -1])  # negative: unknown group
 GROUPED = Position.grid(B, T, group=GROUP)
-PLAIN = {"blocks": negatives.batch, "other sequences": negatives.excluding_sequence}
-GROUP_RULES = PLAIN | {
+GROUP_RULES = {
+    "blocks": negatives.batch,
+    "other sequences": negatives.excluding_sequence,
     "shards": negatives.batch & negatives.within_shards(2, B),
     "aligned": negatives.one_per_sequence,
 }
-ANY_GROUP_RULE = any_rule(list(PLAIN.values()))
 LENGTHS = np.array([T, T - 2, T, T - 1, T, 3])
-
-
-def group_arrays():
-    rng = np.random.default_rng(0)
-    return np.float32(rng.normal(size=(B, T, D))), np.float32(rng.normal(size=(B, T, K, D)))
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "inside"))
@@ -518,10 +513,8 @@ def group_loss(z, predictions, positions, where, tau, *, rule, inside=False):
 
 
 def run_groups(name, arrays, lengths=LENGTHS, **options):
-    index = list(PLAIN).index(name) if name in PLAIN else 0
     where = np.arange(T) < lengths[:, None]
-    rule = ANY_GROUP_RULE if name in PLAIN else GROUP_RULES[name]
-    return group_loss(*arrays, with_index(GROUPED, index), where, 0.7, rule=rule, **options)
+    return group_loss(*arrays, GROUPED, where, 0.7, rule=GROUP_RULES[name], **options)
 
 
 def naive_groups(z, predictions, rule, inside):
@@ -536,7 +529,7 @@ def naive_groups(z, predictions, rule, inside):
     [*((name, False) for name in GROUP_RULES), ("blocks", True), ("aligned", True)],
 )
 def test_group_positives_equal_the_naive_twin(name, inside):
-    arrays, rule = group_arrays(), GROUP_RULES[name]
+    arrays, rule = [*map(np.asarray, random_outputs(B, T, D, K)[1:])], GROUP_RULES[name]
     (value, sums), gradients = run_groups(name, arrays, inside=inside)
     np.testing.assert_allclose(value, naive_groups(*arrays, rule, inside), rtol=2e-5)
     assert np.isfinite(sums.loss).all()
