@@ -304,13 +304,10 @@ def test_restricted_accuracy_equals_loops():
 
 
 def test_answer_scores_equal_probe_scores():
-    rng = np.random.default_rng(0)
-    labels = [np.full(n, i % 2) for i, n in enumerate(rng.integers(3, 9, 12))]
-    for utterance in labels:
-        utterance[0] = -1
-    features = [(y[:, None] + rng.standard_normal((len(y), 2))).astype(np.float32) for y in labels]
+    features = speakers_data(12, 0)[0]["good"]
+    labels = [np.r_[-1, np.full(len(rows) - 1, i % 3)] for i, rows in enumerate(features)]
     options = {"task": "speakers", "data": "toy", "units": ("frame", "utterance")}
-    fit_options = {"num_classes": 2, "weight_decays": (0.1,)}
+    fit_options = {"num_classes": 3, "weight_decays": (0.1,)}
     given = {"c": features}, {"c": features}, labels, labels
     scores = list(evaluate.probe_scores(*given, **options, **fit_options))
     flat, utterances = np.concatenate(labels), np.repeat(np.arange(12), list(map(len, labels)))
@@ -321,7 +318,7 @@ def test_answer_scores_equal_probe_scores():
     for one, other in zip(again, scores, strict=True):
         assert one._replace(outcomes=None) == other._replace(outcomes=None)
     assert scores[0].num_test == (flat >= 0).sum()
-    moved = [*labels[:-1], np.where(labels[-1] < 0, -1, 1 - labels[-1])]
+    moved = [*labels[:-1], np.where(labels[-1] < 0, -1, 1)]
     elsewhere, _ = evaluate.answer_scores(answers, labels, moved, **options)
     assert difference(scores[0], elsewhere).paired == ""
     wrong = evaluate.answer_scores(answers, labels, labels[:-1], **options)
