@@ -127,11 +127,6 @@ def linear_loss(arrays, with_maps, rule=negatives.batch, **options):
     return cpc_loss(outputs, positions, rule, maps=maps if with_maps else None, **options)
 
 
-def random_arrays(*shapes):
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    return [jax.random.normal(*pair) for pair in zip(keys, shapes, strict=True)]
-
-
 SHARDS = negatives.within_shards(2, 4)
 
 
@@ -145,8 +140,8 @@ SHARDS = negatives.within_shards(2, 4)
     ids=["cut", "shards"],
 )  # fmt: skip
 def test_projecting_candidates_gives_the_same_loss(options):
-    memory = [] if "rule" in options else [(6, 7)]
-    arrays = random_arrays((4, 6, 7), (4, 6, 3), (2, 3, 7), *memory)
+    shapes = (4, 6, 7), (4, 6, 3), (2, 3, 7), *([] if "rule" in options else [(6, 7)])
+    arrays = [jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes)]
 
     def both(with_maps):
         loss = functools.partial(linear_loss, with_maps=with_maps, **options)
@@ -451,7 +446,7 @@ def test_memory_adds_candidates_without_gradient():
         rule = negatives.excluding_sequence
         return cpc_loss(outputs, positions_of(2, 6), rule, memory=memory)
 
-    (value, sums), (new, dold) = loss(half, both.z[2:])
+    (_, sums), (new, dold) = loss(half, both.z[2:])
     np.testing.assert_array_equal(sums.n / sums.anchors, 1 + 6 + 9)
     assert all(np.isfinite(gradient).all() for gradient in new)
     assert np.any(np.asarray(new.z))
@@ -460,7 +455,6 @@ def test_memory_adds_candidates_without_gradient():
     args = half.z, half.predictions, positions_of(2, 6), negatives.excluding_sequence, (1, 2)
     want = naive(*args, memory=memory)
     np.testing.assert_allclose(sums.loss, [np.sum(losses) for losses in want], rtol=1e-5)
-    assert np.isfinite(float(value))
 
 
 def test_scalar_gradients_are_summed_in_float32():

@@ -238,9 +238,7 @@ def test_memory_is_linear(cut):
     (24 * 8, 8, info_nce, "8,24"), (24 * 8 - 1, 8, info_nce, "8,9"),
     (24 * 8, None, info_nce, "20,9"), (24 * 8, None, sigmoid, "8,24"),
 ])  # fmt: skip
-def test_rows_above_the_threshold_are_tiled_or_in_small_blocks(
-    most, block, loss, shape, monkeypatch
-):
+def test_rows_above_the_threshold_are_tiled(most, block, loss, shape, monkeypatch):
     monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", most)
     monkeypatch.setattr(losses.tiles, "COLUMNS", 9)
     z = jnp.zeros((4, 6, 5))
