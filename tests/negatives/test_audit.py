@@ -155,12 +155,11 @@ def test_mining_is_audited_with_scores():
 
 def test_batches_are_averaged():
     small, large = windows(2, 4), windows(5, 4)
-    both = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1]))
-    assert both["anchors"] == 3 * 2 + 3 * 5
-    assert both["negatives_min"] == 4
-    assert both["negatives_mean"] == pytest.approx((6 * 4 + 15 * 16) / 21)
     labels = [np.zeros((2, 4), int), np.arange(20).reshape(5, 4)]
     got = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1], labels=labels))
+    assert got["anchors"] == 3 * 2 + 3 * 5
+    assert got["negatives_min"] == 4
+    assert got["negatives_mean"] == pytest.approx((6 * 4 + 15 * 16) / 21)
     assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
 
 

@@ -283,7 +283,6 @@ def test_alias_draws_follow_the_distribution(name):
     np.testing.assert_allclose(rebuild(table), q, rtol=0, atol=atol)
     classes = draw_many(jax.random.key(7), table)
     assert classes.dtype == jnp.int32
-    assert classes.min() >= 0
     counts = np.bincount(np.asarray(classes), minlength=len(q))
     assert len(counts) == len(q)
     # A single bin always fits.
