@@ -21,8 +21,6 @@ CLIPS = np.array([1.0, 5.0, np.inf])
 #: Beyond the float32 range, values are continued linearly and must be finite.
 LARGEST = 3e37
 GRADIENTS = ("infonce", "nwj", "dv", "tuba", "js")
-
-
 #: Sizes compiled by day; other sizes are tested at night.
 SIZES = (2, 5, 6, 8)
 

@@ -209,12 +209,8 @@ def test_split_sums_to_the_strict_bound():
         jnp.broadcast_to(x, (6, 3, 2)) for x in (window, window + 10 * jnp.arange(1, 4)[:, None])
     ]
     group, options = jnp.array([0, 0, 1, 1, 0, 1]), {"offsets": (2,), "sound": tuple(sound)}
-
-    @jax.jit
-    def both(*given):
-        return split_by_group(*given, group, **options), bound_over_sequences(*given, **options)
-
-    split, strict = both(z, predictions)
+    split = jax.jit(lambda *given: split_by_group(*given, group, **options))(z, predictions)
+    strict = jax.jit(lambda *given: bound_over_sequences(*given, **options))(z, predictions)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), split.whole, strict)
     assert (split.whole.n == 4 * split.whole.anchors).all()
     assert (split.whole.anchors, split.within.anchors) == (8, 6)  # sequence 3 is alone in its group

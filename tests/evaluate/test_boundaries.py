@@ -82,7 +82,6 @@ def test_interval_resamples_utterances():
     mixed = [Matches(4, 4, 4), Matches(0, 4, 4)] * 10
     low, high = r_value_interval(mixed)
     assert low < r_value(total(mixed)) < high
-    assert 0.15 < high - low < 0.5
     assert r_value_interval([*mixed, *[Matches(0, 0, 0)] * 20]) == (low, high)  # silence
     assert r_value_interval([Matches(10, 10, 10), Matches(8, 10, 10)])[1] == 1  # not 1.7
 

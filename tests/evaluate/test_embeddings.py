@@ -106,25 +106,14 @@ def test_several_channels_and_other_strides():
     np.testing.assert_array_equal(seen[0][0, :, 0], expected[: seen[0].shape[1]])
 
 
-def test_look_ahead_frames_do_not_depend_on_the_batch():
-    rng = np.random.default_rng(5)
-    waveforms = [rng.standard_normal(160 * n).astype(np.float32) for n in (50, 60)]
-
-    def embed(x):  # a frame and the next two
-        frames = np.pad(x, ((0, 0), (0, 320))).reshape(len(x), -1, 160)
-        return frames[:, :-2] + frames[:, 1:-1] + frames[:, 2:]
-
-    together = embed_utterances(embed, waveforms, 160, ahead=2)
-    alone = [embed_utterances(embed, [waveform], 160, ahead=2)[0] for waveform in waveforms]
-    jax.tree.map(np.testing.assert_array_equal, together, alone)
-
-
 @pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30])
 def test_pieces_equal_the_whole(length, monkeypatch):
     monkeypatch.setattr("cpc.evaluate.embeddings.PIECE_FRAMES", 20)
     short, long = waveforms_of([1600, length])
     options = {"before": 6, "ahead": 5}
     whole = embed_utterances(mfcc, [short, long], 160, ahead=5)
+    (only,) = embed_utterances(mfcc, [short], 160, ahead=5)  # in a shorter batch
+    np.testing.assert_allclose(only, whole[0], atol=2e-4)
     alone = []
 
     def embed_long(waveform):

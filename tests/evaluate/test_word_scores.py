@@ -115,11 +115,6 @@ def test_perplexity_and_log_z():
         list(perplexity_scores(np.zeros(0), np.zeros(0), np.zeros(0, int), features="", data=""))
 
 
-def test_entropy_of_one_code_is_zero():
-    assert code_entropy(np.ones((9, 2), "f")) == (0.0, 1)
-    assert code_entropy(np.array([[0.0], [-0.0]], "f")) == (0.0, 1)
-
-
 def test_bit_rate_is_entropy_times_frame_rate():
     frames = [np.float32([[1], [2]]), np.float32([[3], [4], [1], [2], [3], [4]])]
     rate, perplexity = code_scores(frames, 0.02, data="toy", features="z")
@@ -127,6 +122,7 @@ def test_bit_rate_is_entropy_times_frame_rate():
     assert perplexity.value == pytest.approx(4)
     assert (rate.metric, rate.unit, rate.higher_is_better) == ("bits per second", "second", False)
     assert rate.setting == "4 codes in 8 frames"
+    assert code_entropy(np.array([[0.0], [-0.0]], "f")) == (0.0, 1)  # one code
 
 
 def test_mean_difference_is_paired_by_question():

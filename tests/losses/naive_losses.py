@@ -24,10 +24,8 @@ def ranking_nce(positive, negatives, log_positive, log_negatives):
 
 def nce(positive, negatives, log_positive, log_negatives, log_normalizer):
     constant = log_normalizer + math.log(len(negatives))
-    loss = softplus(-(positive - constant - log_positive))
-    for s in negatives:
-        loss += softplus(s - constant - log_negatives)
-    return loss
+    shifted = [s - constant for s in negatives]
+    return sampled_logistic(positive - constant, shifted, log_positive, log_negatives)
 
 
 def sampled_logistic(positive, negatives, log_positive=0.0, log_negatives=0.0):

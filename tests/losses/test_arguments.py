@@ -117,7 +117,6 @@ MALFORMED = [
       for shape in ((2, 4, 1, 4), (2, 5, 1, 3), (2, 5, 0, 4), (2, 5, 4), (4,))),
     ("positions' time", {"positions": GRID._replace(time=GRID.time.tolist())}),
     ("positions' lane", {"positions": GRID._replace(lane=0.0 * GRID.lane)}),
-
     (r"the positions' sequence .*got shape \(3, ", {"positions": Position.grid(3, 5)}),
     (r"where .*booleans of shape \(2, 5\)", {"where": jnp.ones((2, 1), bool)}),
     ("memory", {"memory": (1, 2, 3)}),
@@ -173,7 +172,6 @@ def test_rule_arguments_of_wrong_type_are_named(unchecked):
         ("batch", GRID, None, "^rule"),
         (negatives.batch, GRID, 16, "^sampler"),
         (negatives.batch, tuple(GRID), None, "^positions"),
-        (negatives.batch, None, None, "^positions"),
     ):
         with pytest.raises(UserError, match=match):
             negatives.audit_rule(rule, positions, [1], sampler=sampler)

@@ -234,31 +234,21 @@ def test_memory_is_linear(cut):
     assert program.memory_analysis().temp_size_in_bytes < m * 8192  # far below 4 bytes per pair
 
 
-def test_rows_are_tiled_above_the_threshold(monkeypatch):
+@pytest.mark.parametrize(("most", "block", "loss", "shape"), [
+    (24 * 8, 8, info_nce, "8,24"), (24 * 8 - 1, 8, info_nce, "8,9"),
+    (24 * 8, None, info_nce, "20,9"), (24 * 8, None, sigmoid, "8,24"),
+])  # fmt: skip
+def test_rows_above_the_threshold_are_tiled(most, block, loss, shape, monkeypatch):
+    monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", most)
+    monkeypatch.setattr(losses.tiles, "COLUMNS", 9)
     z = jnp.zeros((4, 6, 5))
-    outputs, texts = CPCOutputs(z, z, z[:, :, None]), []
-    for most in (24 * 8, 24 * 8 - 1):
-        monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", most)
-        monkeypatch.setattr(losses.tiles, "COLUMNS", 9)
 
-        def loss(outputs):
-            return cpc_loss(outputs, Position.grid(4, 6), negatives.batch, block=8)[0]
+    def value(z):
+        outputs = CPCOutputs(z, z, z[:, :, None])
+        return cpc_loss(outputs, Position.grid(4, 6), negatives.batch, loss=loss, block=block)[0]
 
-        texts.append(str(jax.make_jaxpr(jax.grad(loss))(outputs)))
-    assert ["24,5]" in texts[0], *("3,9,5]" in text for text in texts)] == [True, False, True]
-
-
-@pytest.mark.parametrize(("loss", "rows"), [(info_nce, "24"), (sigmoid, "8")])
-def test_untiled_rows_limit_the_block_size(loss, rows, monkeypatch):
-    monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", 8 * 24)
-    monkeypatch.setattr(losses.tiles, "COLUMNS", 8)
-    q, _, (positions, _), _ = example(m=24)
-    z = q.reshape(4, 6, 5)
-    outputs = CPCOutputs(z, z, z[:, :, None])
-    at = Position(*(p.reshape(4, 6) for p in positions))
-    text = str(jax.make_jaxpr(lambda x: cpc_loss(x, at, negatives.batch, loss=loss)[0])(outputs))
-    found = set(re.findall(r"f32\[(\d+),(?:8|24)\] = dot_general", text))
-    assert found == {rows}
+    text = str(jax.make_jaxpr(value)(z))
+    assert set(re.findall(r"f32\[(\d+,(?:9|24))\] = dot_general", text)) == {shape}
 
 
 def test_accelerator_blocks_are_whole_rows_or_large(monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from cpc import negatives
 from cpc.negatives.audit import (
     AuditRow,
-    _blocks,
     audit,
     audit_queue,
     audit_rule,
@@ -156,35 +155,29 @@ def test_mining_is_audited_with_scores():
 
 def test_batches_are_averaged():
     small, large = windows(2, 4), windows(5, 4)
-    both = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1]))
-    assert both["anchors"] == 3 * 2 + 3 * 5
-    assert both["negatives_min"] == 4
-    assert both["negatives_mean"] == pytest.approx((6 * 4 + 15 * 16) / 21)
     labels = [np.zeros((2, 4), int), np.arange(20).reshape(5, 4)]
     got = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1], labels=labels))
+    assert got["anchors"] == 3 * 2 + 3 * 5
+    assert got["negatives_min"] == 4
+    assert got["negatives_mean"] == pytest.approx((6 * 4 + 15 * 16) / 21)
     assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
 
 
 def test_many_anchors_are_sampled_in_blocks():
-    seen = []
+    """Each block has at most two million entries; the last one is padded."""
+    seen, n = [], 256 * 128
 
     def scores(batch, anchors, offset):
         seen.append(np.asarray(anchors))
-        return jnp.zeros((len(anchors), 600))
+        return jnp.zeros((len(anchors), n))
 
-    run = {"sampler": uniform_subset(7), "scores": scores, "num_anchors": 50}
-    got = numbers(audit_rule(negatives.batch, windows(6, 100), [2], **run))
+    run = {"sampler": uniform_subset(7), "scores": scores, "num_anchors": 65}
+    got = numbers(audit_rule(negatives.batch, windows(256, 128), [2], **run))
     assert got["negatives_mean"] == 7
-    assert got["anchors"] <= 50
-    assert len(np.unique(np.concatenate(seen))) == 50
-    assert np.ptp(np.concatenate(seen)) > 300
-
-
-def test_block_size_is_bounded():
-    """Each block has at most two million entries."""
-    blocks = list(_blocks(jax.random.key(0), 1024 * 128, 100))
-    assert {len(rows) for rows, _ in blocks} == {16}
-    assert sum(real.sum() for _, real in blocks) == 100
+    assert got["anchors"] <= 65
+    assert [len(rows) for rows in seen] == [64] * 2
+    assert len(np.unique(np.concatenate(seen)[:65])) == 65
+    assert np.ptp(np.concatenate(seen)) > n / 2
 
 
 def softmax_draw(q, shape):
