@@ -1,7 +1,5 @@
 import functools
 import itertools
-import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -19,8 +17,6 @@ from cpc.results.score import read_records
 from cpc.types import UserError
 from tests.fake_run import untimed_records
 
-SCRIPT = pathlib.Path(linear_run.__file__)
-ROOT = SCRIPT.parents[2]
 STEPS = 30
 
 
@@ -81,46 +77,26 @@ def test_records_sum_over_their_window(tmp_path):
             np.testing.assert_allclose(record["per_k"], [record["loss"], 2 * record["loss"]], 1e-6)
 
 
-def start(workdir, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(workdir), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def wait_until(condition, process, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.001)
-
-
 def test_killed_and_stopped_processes_resume(tmp_path):
-    parts = tmp_path / "parts"
-    process = start(parts, "1000000", "0")
-
-    def is_saving_a_later_one():
-        names = [path.name for path in (parts / "checkpoints").glob("*")]
-        return len([n for n in names if n.isdecimal()]) and any("tmp" in name for name in names)
-
-    wait_until(is_saving_a_later_one, process)
-    process.kill()
-    process.communicate()
-    written = (parts / "metrics.jsonl").stat().st_mtime_ns
-    process = start(parts, "1000000", "0.02")
-    wait_until(lambda: (parts / "metrics.jsonl").stat().st_mtime_ns > written, process)
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    """Each gets its signal while it saves a checkpoint that is not the first."""
+    parts, old = tmp_path / "parts", set()
+    words = [sys.executable, "-m", "tests.train.linear_run", str(parts)]
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        names, end = set(), time.monotonic() + 60
+        while not (any(map(str.isdecimal, names)) and any("tmp" in name for name in names - old)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "waited too long"
+            names = {path.name for path in (parts / "checkpoints").glob("*")}
+            time.sleep(0.001)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        old = names
     assert (process.returncode, errors) == (0, "")
-    assert "because of 'SIGTERM'" in output
-    num_steps = int(output.split("stopped at ")[1].split()[0]) + 7
-    resumed = linear_run.run(parts, num_steps)
-    whole = linear_run.run(tmp_path / "whole", num_steps)
+    step, reason = output.split()[-2:]
+    assert reason == "SIGTERM"
+    resumed = linear_run.run(parts, int(step) + 7)
+    whole = linear_run.run(tmp_path / "whole", int(step) + 7)
     assert_same_state(whole.state, resumed.state)
     assert untimed_records(tmp_path / "whole") == untimed_records(parts)
     assert not list((parts / "checkpoints").glob("*tmp*"))
