@@ -111,18 +111,6 @@ def test_every_wrong_entry_is_listed(saved, layers, wrong, listed):
     assert str(error.value).endswith(f"do not fit the model: {listed}")
 
 
-@pytest.mark.parametrize(("name", "shape"), [
-    (HH, None), (HH, (96,)), ("gEncoder.conv0.weight", (32, 1))
-])  # fmt: skip
-def test_an_entry_that_gives_a_size_is_needed(saved, name, shape):
-    entries = state_dict()
-    entries.pop(name)
-    if shape:
-        entries[name] = np.zeros(shape, "f")
-    with pytest.raises(UserError, match=rf"checkpoint.* {name} .*\d axes"):
-        load_cpc_audio(saved(entries))
-
-
 def test_prefixes_of_wrappers_are_removed(saved):
     plain = load_cpc_audio(saved(state_dict("none"))).variables
     for prefix in ("module.", "_orig_mod.", "model.module."):
@@ -133,7 +121,7 @@ def test_prefixes_of_wrappers_are_removed(saved):
         jax.tree.map(np.testing.assert_array_equal, found, plain)
 
 
-def test_other_networks_are_named(saved):
+def test_other_networks_and_entries_that_give_no_size_are_named(saved):
     entries = state_dict()
     recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
     scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
@@ -143,7 +131,10 @@ def test_other_networks_are_named(saved):
         ({"linear.weight": np.zeros((2, 2), "f")}, r"gEncoder.*gAR.*got 1, first .linear.weight"),
         ({f"net.{name}": array for name, array in entries.items()}, r"net\.gEncoder\.conv0\."),
         ({**entries, f"module.{BIAS0}": np.zeros(32, "f")}, "with and without a prefix"),
-    ):
+        ({n: a for n, a in entries.items() if n != HH}, rf"checkpoint.* {HH} .*\d axes"),
+        *(({**entries, name: np.zeros(shape, "f")}, rf"checkpoint.* {name} .*\d axes")
+          for name, shape in ((HH, 96), ("gEncoder.conv0.weight", (32, 1)))),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             load_cpc_audio(saved(wrong))
 
