@@ -14,11 +14,16 @@ from cpc import train
 from cpc.types import UserError
 
 
+class Pair(NamedTuple):
+    keys: jax.Array
+    places: tuple[jax.Array, ...]
+
+
 def make_state(value=1.0, width=64):
     params = {"encoder": {"kernel": jnp.full((4, width), value), "bias": jnp.arange(3.0) * value}}
-    return train.init_state(
-        params, {"mean": jnp.ones(2)}, optax.adam(0.1), jax.random.key(3), {}, ema=True
-    )
+    pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
+    extra = {"mean": jnp.ones(2), "objective": {"queue": pair, "list": [jnp.ones(1)]}}
+    return train.init_state(params, extra, optax.adam(0.1), jax.random.key(3), {}, ema=True)
 
 
 def save_all(directory, values, metrics=None, width=64):
@@ -159,6 +164,9 @@ def test_restore_params_of_any_step(tmp_path, saved):
     assert isinstance(trees["params"]["encoder"]["kernel"], np.ndarray)
     np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 3.0))
     np.testing.assert_array_equal(trees["extra"]["mean"], [1, 1])
+    queue = trees["extra"]["objective"]["queue"]
+    np.testing.assert_array_equal(queue["keys"], np.arange(4.0))
+    assert [place.tolist() for place in queue["places"]] == [[i, i] for i in range(11)]
     assert train.restore_params(tmp_path, 2)[1] == {"value": 2.0}
     with pytest.raises(UserError, match=r"step 9: .*\[2, 3\]"):
         train.restore_params(tmp_path, 9)
@@ -293,22 +301,3 @@ def test_error_at_the_start_of_a_save_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/checkpoints cannot be created"):
         train.open_checkpoints(tmp_path / "file" / "checkpoints")
-
-
-class Pair(NamedTuple):
-    keys: jax.Array
-    places: tuple[jax.Array, ...]
-
-
-def test_restore_params_with_tuples_in_the_state(tmp_path):
-    pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
-    params, extra = {"w": jnp.ones(3)}, {"objective": {"queue": pair, "list": [jnp.ones(1)]}}
-    state = train.init_state(params, extra, optax.adam(1.0), jax.random.key(0), {}, False)
-    with train.open_checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {}, None)
-        checkpoints.wait()
-    trees, _, _ = train.restore_params(tmp_path)
-    np.testing.assert_array_equal(trees["params"]["w"], np.ones(3))
-    queue = trees["extra"]["objective"]["queue"]
-    np.testing.assert_array_equal(queue["keys"], np.arange(4.0))
-    assert [place.tolist() for place in queue["places"]] == [[i, i] for i in range(11)]
