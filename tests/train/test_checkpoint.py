@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -289,9 +290,7 @@ def test_full_disk_is_reported_in_one_line(tmp_path, kind, words):
 
 
 def test_error_at_the_start_of_a_save_is_reported(tmp_path, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     with train.open_checkpoints(tmp_path) as checkpoint:
         checkpoint.save(1, make_state(), {})
         checkpoint.wait()

@@ -98,21 +98,17 @@ def test_killed_and_stopped_processes_resume(tmp_path):
     assert not list((parts / "checkpoints").glob("*tmp*"))
 
 
-def interrupt_at(step, evaluate):
-    def interrupted(state):
-        if int(state.step) == step:
-            raise train.Stopped("a probe was stopped by SIGINT")
-        return evaluate(state)
-
-    return interrupted
-
-
 @pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20), (25, 20)])
 def test_interrupted_evaluation_is_repeated_on_resume(tmp_path, stopped_at, best):
     """It may change the best checkpoint. Step 25 is not saved otherwise."""
 
     def evaluate(state):
         return [{"loss": 0.1 if int(state.step) == best else 1.0 + int(state.step)}]
+
+    def interrupted(state):
+        if int(state.step) == stopped_at:
+            raise train.Stopped("a probe was stopped by SIGINT")
+        return evaluate(state)
 
     def kept(name):
         folder = tmp_path / name / "checkpoints"
@@ -121,7 +117,7 @@ def test_interrupted_evaluation_is_repeated_on_resume(tmp_path, stopped_at, best
 
     run = functools.partial(linear_run.run, num_steps=40, eval_every=5)
     whole = run(tmp_path / "whole", evaluate=evaluate)
-    stopped = run(tmp_path / "parts", evaluate=interrupt_at(stopped_at, evaluate))
+    stopped = run(tmp_path / "parts", evaluate=interrupted)
     assert kept("parts")[0][-1] == int(stopped.state.step) == stopped_at
     assert "SIGINT" in stopped.reason
     assert kept("whole") == (sorted({best, 30, 40}), best)
