@@ -117,7 +117,9 @@ def test_sound_that_is_not_read_is_listed(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"?" * 99)
     recordings = data.read_folder(tmp_path, max_skipped_fraction=0.0)
-    assert {name.removeprefix(f"{tmp_path}/") for name, _ in recordings.skipped} == {*listed}
+    reasons = {name.removeprefix(f"{tmp_path}/"): why for name, why in recordings.skipped}
+    assert reasons.keys() == {*listed}
+    assert "a.wav" in reasons["a.m4a"]
     with pytest.raises(UserError, match=r"ffmpeg -i c\.wma c\.flac"):
         data.read_folder(tmp_path / "bob")
 

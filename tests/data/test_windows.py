@@ -59,13 +59,11 @@ def test_batch_fields_match_its_samples_and_may_be_of_one_speaker(five):
 
 
 @pytest.mark.parametrize("one_speaker", [False, True])
-@pytest.mark.parametrize("name", ["five", "with_short"])
-def test_processes_share_the_global_batch(name, one_speaker, request):
-    recordings = request.getfixturevalue(name)
+def test_processes_share_the_global_batch(with_short, one_speaker):
     options = {"window_samples": 10, "batch_size": 8, "seed": 4, "one_speaker": one_speaker}
-    whole = data.make_batches(recordings, **options)(2)
+    whole = data.make_batches(with_short, **options)(2)
     parts = [
-        data.make_batches(recordings, **options, process=p, num_processes=4)(2) for p in range(4)
+        data.make_batches(with_short, **options, process=p, num_processes=4)(2) for p in range(4)
     ]
     for key, values in whole.items():
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), values)

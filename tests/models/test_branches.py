@@ -17,6 +17,7 @@ from cpc.models import (
     ConvEncoder,
     LinearPredictor,
     LogMelEncoder,
+    SegmentalCPC,
     end_at,
     module_ends,
     stream_contexts,
@@ -135,8 +136,10 @@ def test_a_shorter_part_ends_in_both_directions_and_drops_later_cuts():
         one = variables["params"][name]
         kept = {key: value for key, value in one.items() if key.endswith("0")}
         jax.tree.map(np.testing.assert_array_equal, own["params"][name], kept)
-    with pytest.raises(UserError, match="both directions"):
-        next(stream_contexts(module, variables, iter([jnp.zeros((1, 3, 8))])))
+    segmental = SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8)
+    for whole, words in ((module, "both directions"), (segmental, "of segments")):
+        with pytest.raises(UserError, match=words):
+            next(stream_contexts(whole, variables, iter([jnp.zeros((1, 3, 8))])))
     greedy, variables = make(ConvEncoder(8), **GREEDY)
     assert next(stream_contexts(greedy, variables, iter([noise(1, 4, 8)]))).shape == (1, 4, 6)
 

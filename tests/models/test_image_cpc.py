@@ -1,6 +1,7 @@
 """CPC of images: grids, directions and their frames, causality and leaks."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -87,17 +88,14 @@ def test_each_direction_has_its_own_context_predictor_and_targets():
     np.testing.assert_allclose(c, np.concatenate(own, axis=-1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("patch", "stride"), [(6, 6), (6, 3), (8, 3), (5, 4)])
-def test_patches_share_pixels_below_the_first_clean_offset(patch, stride):
-    clean = models.first_clean_offset(patch, stride)
-    for k in range(1, 6):
-        assert bool(set(range(k * stride, k * stride + patch)) & set(range(patch))) == (k < clean)
-
-
-def test_patch_grids():
+def test_patch_grids_and_their_first_clean_offset():
+    """Patches share pixels below the first clean offset."""
     assert models.patch_grid((260, 260), 80, 36) == models.patch_grid((29, 31), 8, 4) == (6, 6)
     assert models.patch_grid((96, 64), 24, 12) == (7, 4)
     assert models.patch_grid((8, 8), 8, 4) == (1, 1)
+    for (patch, stride), k in itertools.product([(6, 6), (6, 3), (8, 3), (5, 4)], range(1, 6)):
+        is_shared = k * stride < patch
+        assert is_shared == (k < models.first_clean_offset(patch, stride))
 
 
 def test_positions_broadcast_to_the_frame():

@@ -81,13 +81,6 @@ def test_equals_golden(saved, name):
         np.testing.assert_allclose(found, expected[key], **tolerance)
 
 
-def test_it_can_be_saved_in_our_own_format_without_a_predictor(saved, tmp_path):
-    pretrained = load_cpc_audio(saved(state_dict()))
-    again = load_pretrained(save(tmp_path / "shared", pretrained))
-    jax.tree.map(np.testing.assert_array_equal, again.variables, pretrained.variables)
-    assert again.input["rms"] is None
-
-
 HH, BIAS0 = "gAR.baseNet.weight_hh_l0", "gEncoder.conv0.bias"
 CONV3, NORM4 = "gEncoder.conv3.weight", "gEncoder.batchNorm4.bias"
 MEAN = "gEncoder.batchNorm0.running_mean"
@@ -111,18 +104,6 @@ def test_every_wrong_entry_is_listed(saved, layers, wrong, listed):
     assert str(error.value).endswith(f"do not fit the model: {listed}")
 
 
-@pytest.mark.parametrize(("name", "shape"), [
-    (HH, None), (HH, (96,)), ("gEncoder.conv0.weight", (32, 1))
-])  # fmt: skip
-def test_an_entry_that_gives_a_size_is_needed(saved, name, shape):
-    entries = state_dict()
-    entries.pop(name)
-    if shape:
-        entries[name] = np.zeros(shape, "f")
-    with pytest.raises(UserError, match=rf"checkpoint.* {name} .*\d axes"):
-        load_cpc_audio(saved(entries))
-
-
 def test_prefixes_of_wrappers_are_removed(saved):
     plain = load_cpc_audio(saved(state_dict("none"))).variables
     for prefix in ("module.", "_orig_mod.", "model.module."):
@@ -133,7 +114,7 @@ def test_prefixes_of_wrappers_are_removed(saved):
         jax.tree.map(np.testing.assert_array_equal, found, plain)
 
 
-def test_other_networks_are_named(saved):
+def test_other_networks_and_entries_that_give_no_size_are_named(saved):
     entries = state_dict()
     recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
     scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
@@ -143,7 +124,10 @@ def test_other_networks_are_named(saved):
         ({"linear.weight": np.zeros((2, 2), "f")}, r"gEncoder.*gAR.*got 1, first .linear.weight"),
         ({f"net.{name}": array for name, array in entries.items()}, r"net\.gEncoder\.conv0\."),
         ({**entries, f"module.{BIAS0}": np.zeros(32, "f")}, "with and without a prefix"),
-    ):
+        ({n: a for n, a in entries.items() if n != HH}, rf"checkpoint.* {HH} .*\d axes"),
+        *(({**entries, name: np.zeros(shape, "f")}, rf"checkpoint.* {name} .*\d axes")
+          for name, shape in ((HH, 96), ("gEncoder.conv0.weight", (32, 1)))),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             load_cpc_audio(saved(wrong))
 
@@ -154,19 +138,21 @@ def torch_file(tmp_path):
     return tmp_path / "a.pt"
 
 
-def test_weights_of_torch_compute_what_torch_computed(monkeypatch, torch_file):
+def test_weights_of_torch_compute_what_torch_computed(monkeypatch, tmp_path, torch_file):
     """By the state dict alone, and by a training that saved more than the network."""
     expected = dict(np.load(GOLDENS / "checkpoint.npz"))
     more = {"speakerEmb.weight": np.zeros((2, 2), "f4")}
     training = {"gEncoder": {**TORCH_WEIGHTS, **more}, "cpcCriterion": more, "step": 3}
     fake_torch.install(monkeypatch, training)
     one, pretrained = (load_cpc_audio(f) for f in (GOLDENS / "checkpoint_weights.npz", torch_file))
-    assert (pretrained.module.context.num_layers, pretrained.input["rms"]) == (2, None)
+    again = load_pretrained(save(tmp_path / "shared", pretrained))  # without a predictor
+    assert (again.module.context.num_layers, again.input["rms"]) == (2, None)
     model = make_model(pretrained.module)
     z, c = jax.jit(model.embed)(pretrained.variables, jnp.asarray(expected["x"]))
     np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, one.variables, pretrained.variables)
+    for other in (one, again):
+        jax.tree.map(np.testing.assert_array_equal, other.variables, pretrained.variables)
 
 
 @pytest.mark.parametrize("key", ["weights", "gEncoder", "state_dict", None])
@@ -197,7 +183,6 @@ def test_without_torch_it_is_said_how_to_get_it(monkeypatch, torch_file):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"a.pt.*pip install 'cpc-jax\[torch\]'"):
         load_cpc_audio(torch_file)
-    with pytest.raises(UserError, match=r"b.pt"):
-        load_cpc_audio(torch_file.with_name("b.pt"))
-    with pytest.raises(UserError, match=r".safetensors, .npz, .pt, .pth"):
-        load_cpc_audio(torch_file.with_name("b.bin"))
+    for name, words in (("b.pt", "b.pt"), ("b.bin", ".safetensors, .npz, .pt, .pth")):
+        with pytest.raises(UserError, match=words):
+            load_cpc_audio(torch_file.with_name(name))

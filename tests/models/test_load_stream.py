@@ -1,21 +1,13 @@
 """Recordings in chunks against the whole at once, and the samples that a latent depends on."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_variables import noise, random_variables
 
 from cpc import models
-from cpc.types import UserError
 
 SMALL = models.ConvEncoder(8, (10, 8), (5, 4))
-
-
-def test_contexts_of_the_whole_recording_cannot_be_streamed():
-    module = models.SegmentalCPC(SMALL, models.GRU(6), models.LinearPredictor(1, 8), 8)
-    with pytest.raises(UserError, match="of segments"):
-        next(models.stream_contexts(module, {}, iter([jnp.zeros((1, 4, 8))])))
 
 
 @pytest.mark.parametrize(("context", "encoder", "channels"), [

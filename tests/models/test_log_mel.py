@@ -5,18 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.fft
-from random_variables import noise as unit_noise
-from random_variables import random_variables
+from random_variables import noise, random_variables
 
 from cpc.mel import log_mel, mel_filters
 from cpc.models import LogMelEncoder
 from cpc.models.encoders import ENERGY_MEAN, ENERGY_SCALE
 from cpc.types import UserError
-
-
-def noise(*shape):
-    """Return noise at the loudness of recordings."""
-    return 0.05 * unit_noise(*shape)
 
 
 def test_mel_filters_share_every_frequency_out():
@@ -33,7 +27,7 @@ def test_mel_filters_share_every_frequency_out():
 
 @pytest.mark.parametrize("num_cepstra", [0, 13])
 def test_latents_are_convolutions_of_the_energies_or_of_their_cosine_transform(num_cepstra):
-    encoder, x = LogMelEncoder(4, (3, 1), num_cepstra=num_cepstra), noise(2, 1600)
+    encoder, x = LogMelEncoder(4, (3, 1), num_cepstra=num_cepstra), 0.05 * noise(2, 1600)
     variables = random_variables(encoder, x)
     energies = log_mel(
         np.pad(x, ((0, 0), (240, 0))), np.hamming(400), 160, mel_filters(16000, 2048, 80)
@@ -52,7 +46,7 @@ def test_latents_are_convolutions_of_the_energies_or_of_their_cosine_transform(n
 def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
     """Noise at the loudness of recordings, and digital silence: within a few deviations."""
     filters = mel_filters(16000, 2048, 80)
-    y = log_mel(jnp.stack([noise(900), jnp.zeros(900)]), np.hamming(400), 160, filters)
+    y = log_mel(jnp.stack([0.05 * noise(900), jnp.zeros(900)]), np.hamming(400), 160, filters)
     assert np.abs((y - ENERGY_MEAN) / ENERGY_SCALE).max() < 3
 
 

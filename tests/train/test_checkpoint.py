@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,16 @@ from cpc import train
 from cpc.types import UserError
 
 
+class Pair(NamedTuple):
+    keys: jax.Array
+    places: tuple[jax.Array, ...]
+
+
 def make_state(value=1.0, width=64):
     params = {"encoder": {"kernel": jnp.full((4, width), value), "bias": jnp.arange(3.0) * value}}
-    return train.init_state(
-        params, {"mean": jnp.ones(2)}, optax.adam(0.1), jax.random.key(3), {}, ema=True
-    )
+    pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
+    extra = {"mean": jnp.ones(2), "objective": {"queue": pair, "list": [jnp.ones(1)]}}
+    return train.init_state(params, extra, optax.adam(0.1), jax.random.key(3), {}, ema=True)
 
 
 def save_all(directory, values, metrics=None, width=64):
@@ -159,6 +165,9 @@ def test_restore_params_of_any_step(tmp_path, saved):
     assert isinstance(trees["params"]["encoder"]["kernel"], np.ndarray)
     np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 3.0))
     np.testing.assert_array_equal(trees["extra"]["mean"], [1, 1])
+    queue = trees["extra"]["objective"]["queue"]
+    np.testing.assert_array_equal(queue["keys"], np.arange(4.0))
+    assert [place.tolist() for place in queue["places"]] == [[i, i] for i in range(11)]
     assert train.restore_params(tmp_path, 2)[1] == {"value": 2.0}
     with pytest.raises(UserError, match=r"step 9: .*\[2, 3\]"):
         train.restore_params(tmp_path, 9)
@@ -236,41 +245,52 @@ def test_saved_state_may_be_donated_immediately(tmp_path):
     np.testing.assert_array_equal(kernel, np.full((4, 4096), 5.0))
 
 
-#: Save a state that fits on the disk and one that does not.
+#: Save a state that fits on the disk and one that does not, or records until it is full.
 FILLS = """
 import resource, sys
 import jax.numpy as jnp, numpy as np
 from cpc import train
 from cpc.types import UserError
+folder, kind = sys.argv[1:]
+target = getattr(train, kind)(folder if kind == "open_checkpoints" else folder + "/records")
+limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, 2**30))
 noise = np.random.default_rng(0).normal(size=(2, 512, 1024)).astype("f")
 try:
-    with train.open_checkpoints(sys.argv[1]) as checkpoint:
-        for step, size in (1, 2**30), (2, 200_000):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, 2**30))
-            checkpoint.save(step, {"params": jnp.asarray(noise[step - 1])}, {"value": step})
-            checkpoint.wait()
+    if kind == "open_checkpoints":
+        with target as checkpoint:
+            for step, size in (1, 2**30), (2, 200_000):
+                limit(size)
+                checkpoint.save(step, {"params": jnp.asarray(noise[step - 1])}, {"value": step})
+                checkpoint.wait()
+    limit(4096)
+    for step in range(1000):
+        target.write({"step": step, "loss": 0.5, "bound": [1.0] * 12})
 except UserError as error:
-    sys.stdout.write(str(error))
+    sys.stderr.write(f"error: {error}\\n")
     sys.exit(2)
 """
 
 
-def test_full_disk_is_reported_and_keeps_the_last_checkpoint(tmp_path):
-    """A file size limit acts as a full disk."""
-    words = [sys.executable, "-c", FILLS, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, "\n" in done.stdout) == (2, "", False)
-    assert str(tmp_path) in done.stdout
-    assert "resumes from step 1" in done.stdout
-    target = {"params": jnp.zeros((512, 1024))}
-    with train.open_checkpoints(tmp_path) as checkpoint:
-        assert checkpoint.restore(target)[1] == {"value": 1}
+@pytest.mark.parametrize(("kind", "words"), [
+    ("JsonlWriter", "writing to "), ("TensorBoardWriter", "writing to "),
+    ("open_checkpoints", "the checkpoint of step 2"),
+])  # fmt: skip
+def test_full_disk_is_reported_in_one_line(tmp_path, kind, words):
+    """A file size limit acts as a full disk. Neither threads nor Python's exit print more."""
+    command = [sys.executable, "-c", FILLS, str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {words}")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert str(tmp_path) in done.stderr
+    if kind == "open_checkpoints":
+        assert "resumes from step 1" in done.stderr
+        with train.open_checkpoints(tmp_path) as checkpoint:  # the last checkpoint is kept
+            assert checkpoint.restore({"params": jnp.zeros((512, 1024))})[1] == {"value": 1}
 
 
 def test_error_at_the_start_of_a_save_is_reported(tmp_path, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     with train.open_checkpoints(tmp_path) as checkpoint:
         checkpoint.save(1, make_state(), {})
         checkpoint.wait()
@@ -280,22 +300,3 @@ def test_error_at_the_start_of_a_save_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/checkpoints cannot be created"):
         train.open_checkpoints(tmp_path / "file" / "checkpoints")
-
-
-class Pair(NamedTuple):
-    keys: jax.Array
-    places: tuple[jax.Array, ...]
-
-
-def test_restore_params_with_tuples_in_the_state(tmp_path):
-    pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
-    params, extra = {"w": jnp.ones(3)}, {"objective": {"queue": pair, "list": [jnp.ones(1)]}}
-    state = train.init_state(params, extra, optax.adam(1.0), jax.random.key(0), {}, False)
-    with train.open_checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {}, None)
-        checkpoints.wait()
-    trees, _, _ = train.restore_params(tmp_path)
-    np.testing.assert_array_equal(trees["params"]["w"], np.ones(3))
-    queue = trees["extra"]["objective"]["queue"]
-    np.testing.assert_array_equal(queue["keys"], np.arange(4.0))
-    assert [place.tolist() for place in queue["places"]] == [[i, i] for i in range(11)]

@@ -1,7 +1,5 @@
 import functools
 import itertools
-import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -19,8 +17,6 @@ from cpc.results.score import read_records
 from cpc.types import UserError
 from tests.fake_run import untimed_records
 
-SCRIPT = pathlib.Path(linear_run.__file__)
-ROOT = SCRIPT.parents[2]
 STEPS = 30
 
 
@@ -47,15 +43,6 @@ def whole(tmp_path_factory):
     return Run(linear_run.run(folder, STEPS).state, untimed_records(folder))
 
 
-def test_steps_per_second_are_measured_per_window(tmp_path):
-    begin = time.perf_counter()
-    linear_run.run(tmp_path, 10)
-    slowest = 5 / (time.perf_counter() - begin)
-    found = [record.get("steps_per_second", slowest) for record in read_records(tmp_path, [])]
-    assert len({*found}) > 1
-    assert min(found) >= slowest
-
-
 def test_resumed_run_equals_uninterrupted_run(tmp_path, whole):
     """Stops between saves, at a save that evaluates, and between saves again."""
     for stopped_at, num_calls in ((7, 7), (10, 3), (15, 5)):
@@ -68,9 +55,14 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, whole):
         assert untimed_records(tmp_path) == whole.records
 
 
-def test_records_sum_over_their_window(tmp_path):
+def test_records_sum_and_measure_time_over_their_window(tmp_path):
+    begin = time.perf_counter()
     linear_run.run(tmp_path, 23)
-    records = untimed_records(tmp_path)
+    slowest = 3 / (time.perf_counter() - begin)
+    records = read_records(tmp_path, [])
+    rates = [record.get("steps_per_second", slowest) for record in records]
+    assert len({*rates}) > 1
+    assert min(rates) >= slowest
     assert [(record["split"], record["step"]) for record in records] == [
         *[("train", 5), ("train", 10), ("test", 10), ("train", 15)],
         *[("train", 20), ("test", 20), ("train", 23), ("test", 23)],
@@ -81,58 +73,29 @@ def test_records_sum_over_their_window(tmp_path):
             np.testing.assert_allclose(record["per_k"], [record["loss"], 2 * record["loss"]], 1e-6)
 
 
-def start(workdir, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(workdir), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def wait_until(condition, process, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.001)
-
-
 def test_killed_and_stopped_processes_resume(tmp_path):
-    parts = tmp_path / "parts"
-    process = start(parts, "1000000", "0")
-
-    def is_saving_a_later_one():
-        names = [path.name for path in (parts / "checkpoints").glob("*")]
-        return len([n for n in names if n.isdecimal()]) and any("tmp" in name for name in names)
-
-    wait_until(is_saving_a_later_one, process)
-    process.kill()
-    process.communicate()
-    written = (parts / "metrics.jsonl").stat().st_mtime_ns
-    process = start(parts, "1000000", "0.02")
-    wait_until(lambda: (parts / "metrics.jsonl").stat().st_mtime_ns > written, process)
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    """Each gets its signal while it saves a checkpoint that is not the first."""
+    parts, old = tmp_path / "parts", set()
+    words = [sys.executable, "-m", "tests.train.linear_run", str(parts)]
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        names, end = set(), time.monotonic() + 60
+        while not (any(map(str.isdecimal, names)) and any("tmp" in name for name in names - old)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "waited too long"
+            names = {path.name for path in (parts / "checkpoints").glob("*")}
+            time.sleep(0.001)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        old = names
     assert (process.returncode, errors) == (0, "")
-    assert "because of 'SIGTERM'" in output
-    num_steps = int(output.split("stopped at ")[1].split()[0]) + 7
-    resumed = linear_run.run(parts, num_steps)
-    whole = linear_run.run(tmp_path / "whole", num_steps)
+    step, reason = output.split()[-2:]
+    assert reason == "SIGTERM"
+    resumed = linear_run.run(parts, int(step) + 7)
+    whole = linear_run.run(tmp_path / "whole", int(step) + 7)
     assert_same_state(whole.state, resumed.state)
     assert untimed_records(tmp_path / "whole") == untimed_records(parts)
     assert not list((parts / "checkpoints").glob("*tmp*"))
-
-
-def interrupt_at(step, evaluate):
-    def interrupted(state):
-        if int(state.step) == step:
-            raise train.Stopped("a probe was stopped by SIGINT")
-        return evaluate(state)
-
-    return interrupted
 
 
 @pytest.mark.parametrize(("stopped_at", "best"), [(40, 40), (30, 20), (25, 20)])
@@ -142,6 +105,11 @@ def test_interrupted_evaluation_is_repeated_on_resume(tmp_path, stopped_at, best
     def evaluate(state):
         return [{"loss": 0.1 if int(state.step) == best else 1.0 + int(state.step)}]
 
+    def interrupted(state):
+        if int(state.step) == stopped_at:
+            raise train.Stopped("a probe was stopped by SIGINT")
+        return evaluate(state)
+
     def kept(name):
         folder = tmp_path / name / "checkpoints"
         steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
@@ -149,7 +117,7 @@ def test_interrupted_evaluation_is_repeated_on_resume(tmp_path, stopped_at, best
 
     run = functools.partial(linear_run.run, num_steps=40, eval_every=5)
     whole = run(tmp_path / "whole", evaluate=evaluate)
-    stopped = run(tmp_path / "parts", evaluate=interrupt_at(stopped_at, evaluate))
+    stopped = run(tmp_path / "parts", evaluate=interrupted)
     assert kept("parts")[0][-1] == int(stopped.state.step) == stopped_at
     assert "SIGINT" in stopped.reason
     assert kept("whole") == (sorted({best, 30, 40}), best)

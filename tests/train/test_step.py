@@ -11,9 +11,9 @@ from cpc.train.step import describe_failure, named_leaves
 TX = optax.adam(0.1)
 
 
-def make(loss_fn=linear_run.loss_fn, ema_decay=0.0, state=None):
-    state = linear_run.new_state(TX) if state is None else state
-    return state, train.jit_step(train.make_train_step(loss_fn, TX, ema_decay=ema_decay), state)
+def make(loss_fn=linear_run.loss_fn, ema_decay=0.0, state=None, tx=TX):
+    state = linear_run.new_state(tx) if state is None else state
+    return state, train.jit_step(train.make_train_step(loss_fn, tx, ema_decay=ema_decay), state)
 
 
 def test_step_equals_plain_optax_with_folded_keys():
@@ -54,15 +54,12 @@ def test_schedule_free_average_is_the_ema():
     tx, _ = train.make_optimizer(
         learning_rate=0.1, num_steps=5, name="schedule_free", clip_norm=1.0
     )
-    params = {"w": jnp.array([3.0, -1.0])}
-    state = train.init_state(params, {}, tx, jax.random.key(0), {}, ema=True)
-    step = train.make_train_step(lambda p, e, b, r: (jnp.sum(p["w"] ** 2), (e, {})), tx)
-    step = train.jit_step(step, state)
-    for _ in range(5):
-        state = step(state, None)
-    expected = train.schedule_free_average(state.opt_state, state.params)
-    np.testing.assert_allclose(state.ema["w"], expected["w"], rtol=1e-6)
-    assert np.abs(state.ema["w"] - state.params["w"]).min() > 1e-3
+    state, step = make(tx=tx)
+    for i in range(5):
+        state = step(state, linear_run.batch_of_step(i))
+    expected = train.schedule_free_average(state.opt_state, state.params)["layer"]["kernel"]
+    np.testing.assert_allclose(state.ema["layer"]["kernel"], expected, rtol=1e-6)
+    assert np.abs(expected - state.params["layer"]["kernel"]).min() > 1e-3
 
 
 def test_state_is_donated_and_caller_arrays_survive():
