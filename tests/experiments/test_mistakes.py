@@ -170,11 +170,8 @@ def test_config_of_another_revision_is_rejected(tmp_path):
 
 @pytest.fixture
 def folder_config(config, tmp_path):
-    config.data.source = "folder"
-    config.data.path = str(tmp_path / "clips")
-    config.data.batch_size = 8
-    config.probe.tasks = ()
-    return config
+    settings = {"data.source": "folder", "data.path": str(tmp_path / "clips"), "probe.tasks": ()}
+    return with_settings(config, settings)
 
 
 def test_unusable_folders_are_rejected(folder_config, tmp_path):
