@@ -228,21 +228,18 @@ def test_counts_of_learned_unigram_noise_do_not_overflow():
     np.testing.assert_allclose(log_q(jnp.array([4, 5])), np.log(0.5), atol=1e-6)
 
 
-QUICK = {
-    "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 4, "epochs": 4,
-    "data.subsample": 1e-3, "model.width": 8, "log_launches": 1, "save_launches": 2,
-    "evaluate.max_places": 500, "evaluate.similarity": False,
-    "objective.noise": "learned_unigram",
-}  # fmt: skip
-
-
 @pytest.mark.whole
 def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch, capsys):
     corpus = synthetic(0, 3000, 50)
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
     assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
     monkeypatch.setattr(run, "load_data", lambda *given: Text(corpus, corpus))
-    config = with_settings(make_config(KEYS), QUICK)
+    config = with_settings(make_config(KEYS), {
+        "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 4, "epochs": 4,
+        "data.subsample": 1e-3, "model.width": 8, "log_launches": 1, "save_launches": 2,
+        "evaluate.max_places": 500, "evaluate.similarity": False,
+        "objective.noise": "learned_unigram",
+    })  # fmt: skip
     folders = run_and_resume(config, tmp_path, monkeypatch, capsys)
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in folders]
     np.testing.assert_array_equal(*vectors)
