@@ -33,18 +33,6 @@ def outcomes(right, items="same"):
     return Outcomes(np.array(right, bool), items=items)
 
 
-def test_scores_round_trip(tmp_path):
-    kept, counted = outcomes([1, 0, 1, 0]), Outcomes([1, 2], [2, 4], "two utterances")
-    scores = [PHONES, PHONES._replace(metric="nats", value=1.5, setting="k 2", num_train=7)]
-    halves = [PHONES._replace(task=one.items, value=0.5, outcomes=one) for one in (kept, counted)]
-    write_scores(tmp_path, [*scores, *halves])
-    *found, half, by_utterance = read_scores(tmp_path)
-    assert found == scores
-    assert half.outcomes.sums.tolist() == [True, False, True, False]
-    assert half.outcomes.items == "same"
-    assert by_utterance.outcomes.counts.tolist() == [2, 4]
-
-
 def test_score_replaces_only_the_same_question_and_step(tmp_path):
     for fields in (
         {"step": 20}, {"step": 400}, {"step": 20, "value": 0.9, "setting": "other", "num_train": 9},
@@ -72,6 +60,7 @@ def test_points_of_a_learning_curve_are_kept(tmp_path):
 
 def test_each_score_keeps_its_outcomes(tmp_path):
     """Counts may differ by feature; fractions may have equal numbers of labels."""
+    plain = PHONES._replace(metric="nats", value=1.5, setting="k 2", num_train=7)
     counts = {"c": [3, 5], "z": [4, 6]}
     scores = [
         PHONES._replace(features=name, value=3 / sum(n), outcomes=Outcomes([1, 2], n, "same"))
@@ -83,10 +72,12 @@ def test_each_score_keeps_its_outcomes(tmp_path):
         PHONES._replace(setting=name, outcomes=outcomes(own), **options)
         for name, own in right.items()
     ]
-    write_scores(tmp_path, scores)
-    first, second, *shares = read_scores(tmp_path)
+    write_scores(tmp_path, [plain, *scores])
+    found, first, second, *shares = read_scores(tmp_path)
+    assert found == plain
     for score in (first, second):
         assert score.outcomes.counts.tolist() == counts[score.features]
+        assert score.outcomes.items == "same"
     assert {score.setting: score.outcomes.sums.tolist() for score in shares} == right
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.information import staircase
 from tests import command_server
 from tests.commands import ONE_DEVICE, flags_of, run_anyhow
 from tests.endurance.folders import picture, sound
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try
-from tests.experiments import test_audio, test_series, test_text
+from tests.experiments import test_audio, test_mutual_information, test_rl, test_series, test_text
 from tests.fake_run import untimed_records
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -48,15 +49,9 @@ RUNS = {
         "data.source": "folder", "data.path": "{data}/texts", "data.min_count": 1,
         "data.form": "lines", "data.test_fraction": 0.2, "data.positions": 64, "model.width": 8,
     },
-    "agents": {
-        "": "rl_hidden_ball", "num_env_steps": 960, "log_rollouts": 1, "save_rollouts": 1,
-        "environment.num": 8, "model.widths": (8,), "model.memory_width": 8, "policy.unroll": 12,
-        "cpc.num_offsets": 3, "evaluate.num_steps": 24,
-    },
+    "agents": {"": "rl_hidden_ball", **test_rl.TINY, "num_env_steps": 960},
     "estimators": {
-        "": "mi_staircase", "levels": (1.0, 2.0), "dim": 2, "batch_size": 16, "log_every": 2,
-        "steps_per_level": 20, "save_every": 4, "maps": ("cubic",), "critics": ("separable",),
-        "widths": (8,), "embedding": 4, "estimators": ("info_nce", "js", "club"),
+        "": "mi_staircase", **test_mutual_information.SMALL[staircase], "steps_per_level": 20,
     },
 }  # fmt: skip
 

@@ -19,24 +19,24 @@ from tests.plans import plan_of
 BOTH = ("forward", "backward")
 
 
-def small(**keys):
-    config = audio_voices_paper.get_config()
+def small(card=audio_voices_paper, window=1600, **keys):
+    config = card.get_config()
     config.model.width = config.model.context_width = 8
-    config.model.num_offsets, config.data.window_samples, config.data.batch_size = 2, 1600, 4
-    config.model.update(keys)
+    config.data.window_samples, config.data.batch_size = window, 4
+    config.model.update({"num_offsets": 2, **keys})
     return config
 
 
-def batch_of(lengths=None) -> Batch:
-    """Return four windows; the first two overlap by half."""
-    x = np.random.default_rng(0).normal(size=(4, 1600)).astype("f")
-    batch = {
-        "x": jnp.asarray(x),
-        "sequence": jnp.arange(4),
-        "speaker": jnp.array([0, 0, 0, 1]),
-        "sample": jnp.array([160_000, 160_800, 320_000, 480_000]),
-    }
-    return batch if lengths is None else batch | {"num_samples": jnp.array(lengths)}
+def batch_of(window, lengths=None, filling=0.0, samples=(0, 10**6, 2 * 10**6, 3 * 10**6)) -> Batch:
+    """Return four windows of noise that rises and falls."""
+    row, time = jnp.arange(4), np.arange(window)
+    x = np.random.default_rng(0).normal(size=(4, window)).astype(np.float32)
+    x *= 1 + np.sin(time / 700) * np.linspace(0.5, 0.9, 4)[:, None]
+    batch = {"sequence": row, "speaker": row // 3, "sample": jnp.array(samples)}
+    if lengths is not None:
+        x = np.where(time < np.array(lengths)[:, None], x, filling)
+        batch["num_samples"] = jnp.array(lengths)
+    return batch | {"x": jnp.asarray(x)}
 
 
 def test_branch_names_and_sizes():
@@ -59,7 +59,8 @@ def test_branch_names_and_sizes():
 @pytest.mark.parametrize("lengths", [None, [1600, 1200, 700, 1]])
 @pytest.mark.parametrize("keys", [{"modules": 6}, {"directions": BOTH, "modules": 2}])
 def test_overlapping_samples_are_not_negatives_in_any_branch(keys, lengths):
-    config, batch = small(**keys), batch_of(lengths)
+    overlapping = (160_000, 160_800, 320_000, 480_000)  # the first two
+    config, batch = small(**keys), batch_of(1600, lengths, samples=overlapping)
     model = audio.build_model(config)  # outputs are zeros: nothing compiles
     variables = jax.eval_shape(model.init, jax.random.key(0), batch)
     shapes = jax.eval_shape(lambda v: model.apply(v, batch, True, None)[0], variables)
@@ -103,30 +104,16 @@ SEGMENT_LENGTHS = (SAMPLES, 7000, SAMPLES, 5000)
 
 
 def levels_config(align_to=6, **keys):
-    config = audio_voices_macpc.get_config()
-    config.model.width = config.model.context_width = 8
-    config.model.num_offsets, config.loss.align_to = 3, align_to
-    config.data.window_samples, config.data.batch_size, config.negatives.shards = SAMPLES, 4, 1
-    config.model.update(keys)
+    config = small(audio_voices_macpc, SAMPLES, **{"num_offsets": 3, **keys})
+    config.loss.align_to, config.negatives.shards = align_to, 1
     return config
-
-
-def levels_batch(lengths=None, filling=0.0):
-    x = np.random.default_rng(0).normal(size=(4, SAMPLES)).astype(np.float32)
-    x *= 1 + np.sin(np.arange(SAMPLES) / 700) * np.linspace(0.5, 0.9, 4)[:, None]
-    row = jnp.arange(4)
-    batch = {"x": jnp.asarray(x), "sequence": row, "speaker": 0 * row, "sample": 10**6 * row}
-    if lengths is None:
-        return batch
-    x = np.where(np.arange(SAMPLES) < np.array(lengths)[:, None], x, filling)
-    return batch | {"x": jnp.asarray(x), "num_samples": jnp.array(lengths)}
 
 
 @pytest.fixture(scope="module")
 def levels_of():
     """Return a function from a batch to its branches, compiled once per kind of batch."""
     model = audio.build_model(levels_config())
-    variables = jax.jit(model.init)(jax.random.key(0), levels_batch())
+    variables = jax.jit(model.init)(jax.random.key(0), batch_of(SAMPLES))
 
     @jax.jit
     def levels(batch):
@@ -138,8 +125,8 @@ def levels_of():
 @pytest.mark.parametrize("lengths", [None, SEGMENT_LENGTHS])
 def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
     """Window 1 begins 20 frames after window 0 of the same recording."""
-    samples = {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
-    frames, segments = levels_of(levels_batch(lengths) | samples)
+    batch = batch_of(SAMPLES, lengths, samples=(0, 3200, 10**6, 2 * 10**6))
+    frames, segments = levels_of(batch)
     begins = np.asarray(models.boundaries(frames.outputs.z, 0.05, frames.mask))
     shape = segments.mask.shape
     place = jax.tree.map(lambda p: jnp.broadcast_to(p, shape).ravel(), segments.positions)
@@ -163,7 +150,7 @@ def test_segments_are_not_negatives_of_overlapping_windows(levels_of, lengths):
 @pytest.mark.parametrize(("align_to", "lengths"), [(0, None), (6, SEGMENT_LENGTHS)])
 def test_loss_sums_frames_and_segments(levels_of, align_to, lengths):
     config = levels_config(align_to)
-    plan, levels = plan_of(config), levels_of(levels_batch(lengths))
+    plan, levels = plan_of(config), levels_of(batch_of(SAMPLES, lengths))
     offsets = tuple(branch.offsets for branch in plan.geometry.branches)
     assert offsets == (((2, 4, 6), (2, 4)) if align_to else ((1, 2, 3), (1, 2)))
 
@@ -201,5 +188,5 @@ def test_loss_sums_frames_and_segments(levels_of, align_to, lengths):
     assert strict.loss.shape == (5,)
     assert (np.asarray(strict.anchors) > 0).all()
     if lengths is not None:
-        noisy, *_ = found(levels_of(levels_batch(lengths, filling=50.0)))
+        noisy, *_ = found(levels_of(batch_of(SAMPLES, lengths, filling=50.0)))
         np.testing.assert_allclose(noisy, total, rtol=1e-6)

@@ -16,6 +16,7 @@ from cpc.data import make_items, read_alignments, read_items, select
 from cpc.results import read_scores
 from cpc.types import Item, UserError
 from experiments import abx
+from experiments.command.config import with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes, tasks
 from experiments.kinds.audio.data import Frames, Phones
@@ -118,21 +119,14 @@ def test_unusable_labels_are_rejected(data):
             probes.probe_tasks(config, data._replace(**changed))
 
 
-@pytest.fixture
-def config():
-    config = audio_synthetic.get_config()
-    config.model.width = config.model.context_width = 8
-    config.model.num_codes, config.model.code_width = 4, 3
-    config.probe.tasks, config.probe.features = ("abx", "codes"), ("z", "random z")
-    config.probe.num_units, config.probe.hidden_width = 6, 0
-    return config
-
-
-def test_tasks_join_the_scores_of_a_run(config, data, tmp_path):
+def test_tasks_join_the_scores_of_a_run(data, tmp_path):
     """Bitrates of codes, over all test utterances, only exist for z."""
+    config = with_settings(audio_synthetic.get_config(), {
+        "model.width": 8, "model.context_width": 8, "model.num_codes": 4, "model.code_width": 3,
+        "probe.tasks": ("abx", "codes", "units", "verification", "phones"), "probe.num_units": 6,
+        "probe.features": ("z", "random z", "layers", "mfcc context"), "probe.hidden_width": 0,
+    })  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    config.probe.tasks += ("units", "verification", "phones")
-    config.probe.features += ("layers", "mfcc context")
     with_frames = {*config.probe.features} - {"layers"}
     audio.geometry(config)
     model, x = audio.build_model(config), np.zeros((1, config.data.window_samples), np.float32)
@@ -228,20 +222,14 @@ def test_features_of_one_name_or_not_finite_are_refused(tmp_path):
             abx.read_features(tmp_path, {"0002"})
 
 
-def boundary_labels(names):
-    """Random phones of 50 to 120 ms, none after itself; the sound is irrelevant."""
+def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
+    """Phones last 50 to 120 ms, none follows itself, and the sound is irrelevant."""
     rng, labels = np.random.default_rng(0), {}
-    for name in names:
+    for name in data.test.names:
         phones = np.cumsum(rng.integers(1, 4, 60)) % 4
         labels[name] = np.repeat(phones, rng.integers(5, 13, 60))[:300].astype(np.int32)
-    return labels
-
-
-def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
-    own = Phones(boundary_labels(data.test.names), tuple("abcd"))
-    data = data._replace(phones={"synthetic": own})
+    data = data._replace(phones={"synthetic": Phones(labels, tuple("abcd"))})
     (question,) = tasks.boundary_tasks(None, data)
-    labels, rng = data.phones["synthetic"].labels, np.random.default_rng(0)
     told = {name: np.eye(4, dtype=np.float32)[x.clip(0)] for name, x in labels.items()}
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
     coarse = {name: x[1::2] for name, x in told.items()}

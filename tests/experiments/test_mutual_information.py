@@ -19,6 +19,7 @@ from cpc.data.images import Images
 from cpc.estimators import gaussian_task
 from cpc.types import UserError
 from experiments import train as command
+from experiments.command.config import with_settings
 from experiments.information import consistency, estimators, staircase, tasks
 from experiments.information import run as runner
 from tests.fake_run import untimed_records
@@ -26,27 +27,23 @@ from tests.fake_run import untimed_records
 BOUNDS = ("info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js")
 
 
-def small_staircase():
-    c = configs.mi_staircase.get_config()
-    c.levels, c.dim, c.batch_size = (1.0, 2.0), 2, 16
-    c.steps_per_level, c.log_every, c.save_every = 4, 2, 4
-    c.maps, c.critics, c.widths, c.embedding = ("cubic",), ("separable",), (8,), 4
-    c.estimators = ("info_nce", "js", "club")
-    return c
+SMALL = {
+    staircase: {
+        "levels": (1.0, 2.0), "dim": 2, "batch_size": 16, "steps_per_level": 4, "log_every": 2,
+        "save_every": 4, "maps": ("cubic",), "critics": ("separable",), "widths": (8,),
+        "embedding": 4, "estimators": ("info_nce", "js", "club")},
+    tasks: {
+        "tasks": ("1v1-normal", "student-identity-1-1-1"), "num_samples": 256, "batch_size": 32,
+        "num_steps": 4, "read_every": 2, "estimators": ("info_nce",), "widths": (8,)},
+    consistency: {
+        "rows": (14, 28), "num_images": 64, "batch_size": 16, "num_steps": 4, "read_every": 2,
+        "widths": (8,), "estimators": ("js",)},
+}  # fmt: skip
 
 
-def small_tasks():
-    c = configs.mi_tasks.get_config()
-    c.tasks, c.num_samples, c.batch_size = ("1v1-normal", "student-identity-1-1-1"), 256, 32
-    c.num_steps, c.read_every, c.estimators, c.widths = 4, 2, ("info_nce",), (8,)
-    return c
-
-
-def small_consistency():
-    c = configs.mi_consistency.get_config()
-    c.rows, c.num_images, c.batch_size = (14, 28), 64, 16
-    c.num_steps, c.read_every, c.widths, c.estimators = 4, 2, (8,), ("js",)
-    return c
+def small(kind, **more):
+    card = getattr(configs, f"mi_{kind.__name__.rpartition('.')[2]}")
+    return with_settings(card.get_config(), SMALL[kind] | more)
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def run(config, workdir, claimed):
 @pytest.mark.whole
 def test_staircase_whole_run_and_resume(tmp_path, claimed, capsys):
     workdir, parts = tmp_path / "whole", tmp_path / "parts"
-    table = run(small_staircase(), workdir, claimed)
+    table = run(small(staircase), workdir, claimed)
     assert (workdir / "figures/staircase_cubic.png").exists()
     assert [r["truth"] for r in untimed_records(workdir)] == [1.0, 1.0, 2.0, 2.0]
     pairs = {(c, n) for c in ("exact", "separable") for n in ("info_nce", "js", "smile")}
@@ -92,14 +89,14 @@ def test_staircase_whole_run_and_resume(tmp_path, claimed, capsys):
     assert readings == pairs | {("exact", "club"), ("conditional", "club")}
     shutil.copytree(workdir, parts)
     shutil.rmtree(parts / "checkpoints" / "8")
-    assert run(small_staircase(), parts, claimed) == table
+    assert run(small(staircase), parts, claimed) == table
     assert "resuming from step 4" in capsys.readouterr().out
     assert untimed_records(parts) == untimed_records(workdir)
 
 
 @pytest.mark.whole
 def test_tasks_whole_run(tmp_path, claimed):
-    table = run(small_tasks(), tmp_path, claimed)
+    table = run(small(tasks), tmp_path, claimed)
     assert [row["task"] for row in table[::3]] == ["1v1-normal-0.75", "student-identity-1-1-1"]
     normal = {row["estimator"]: row for row in table if row["task"].startswith("1v1")}
     for name in ("ksg", "cca"):
@@ -110,7 +107,7 @@ def test_tasks_whole_run(tmp_path, claimed):
 
 @pytest.mark.whole
 def test_consistency_whole_run(images, tmp_path, claimed):
-    table = run(small_consistency(), tmp_path, claimed)
+    table = run(small(consistency), tmp_path, claimed)
     found = {(row["law"], row["rows"], row["estimator"]): row for row in table}
     laws = ("rows", "processing", "independence")
     assert {*found} == {(a, b, c) for a in laws for b in (14, 28) for c in ("js", "smile")}
@@ -225,24 +222,18 @@ def test_clip_pull_limits_gradients():
     np.testing.assert_array_equal(pulled, [0.25, 1.0, 0.0, -1.0])
 
 
-@pytest.mark.parametrize(("kind", "make", "key", "value"), [
-    *((staircase, small_staircase, *case) for case in (
-        ("maps", ("square",)), ("maps", ()), ("levels", (2.0, 99.0)), ("log_every", 3),
-        ("critics", ("bilinear",)), ("widths", ()), ("batch_size", 1))),
-    *((tasks, small_tasks, *case) for case in (
-        ("num_samples", 60), ("tasks", ("spherical",)), ("read_every", 3))),
-    *((consistency, small_consistency, *case) for case in (
-        ("rows", (14, 29)), ("rows", (28, 14)), ("processing_rows", 14))),
+@pytest.mark.parametrize(("kind", "key", "value"), [
+    (staircase, "maps", ("square",)), (staircase, "maps", ()), (staircase, "levels", (2.0, 99.0)),
+    (staircase, "log_every", 3), (staircase, "critics", ("bilinear",)), (staircase, "widths", ()),
+    (staircase, "batch_size", 1), (tasks, "num_samples", 60), (tasks, "tasks", ("spherical",)),
+    (tasks, "read_every", 3), (consistency, "rows", (14, 29)), (consistency, "rows", (28, 14)),
+    (consistency, "processing_rows", 14),
 ])  # fmt: skip
-def test_invalid_settings_are_rejected(kind, make, key, value):
-    config = make()
-    config[key] = value
+def test_invalid_settings_are_rejected(kind, key, value):
     with pytest.raises(UserError, match=key):
-        runner.interpret(kind, config)
+        runner.interpret(kind, small(kind, **{key: value}))
 
 
 def test_too_few_images_are_rejected(images):
-    config = small_consistency()
-    config.num_images = 40
     with pytest.raises(UserError, match="num_images"):
-        consistency.load_images(config)
+        consistency.load_images(small(consistency, num_images=40))

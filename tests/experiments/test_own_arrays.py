@@ -303,12 +303,18 @@ def test_estimate_above_the_limit_of_rows_or_critic_is_named():
         assert ("more data would add" in said) != is_above
 
 
-def test_estimate_at_its_ceiling_has_no_interval():
+def test_estimates_at_a_ceiling_have_no_interval_and_diverged_ones_no_score():
     pair = INFO_NCE._replace(ceiling=1.02), INFO_NCE
     assert ["(" in nats for nats in findings.reading_table(pair, 1000).frame.nats] == [False, True]
     at, below = findings.to_scores(pair, "a, b", 0, 1000)
     assert (at.low, at.high, at.value) == (None, None, below.value)
     assert below.low is not None
+    wild = INFO_NCE._replace(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0))
+    assert findings.to_scores([wild], "a, b", 0, 400) == []
+    row = findings.reading_table([wild], 400).frame.iloc[0]
+    assert (row.nats, row["n / 4, n / 2, n"]) == ("diverged", "0.00, 0.00, diverged")
+    (axes,) = findings.estimates_figure([wild]).axes
+    assert not axes.get_yticks().size
 
 
 def test_one_correlated_pair_among_many_columns_is_found(tmp_path):
@@ -367,15 +373,6 @@ def test_equal_pairs_disable_nearest_neighbour_estimates():
     assert not found
     assert said[0].startswith("ksg is skipped: more than k = 10 pairs are equal")
     assert said[1].startswith("cca is skipped: a linear combination of the columns of y")
-
-
-def test_diverged_readings_have_no_score_or_line():
-    wild = INFO_NCE._replace(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0))
-    assert findings.to_scores([wild], "a, b", 0, 400) == []
-    row = findings.reading_table([wild], 400).frame.iloc[0]
-    assert (row.nats, row["n / 4, n / 2, n"]) == ("diverged", "0.00, 0.00, diverged")
-    (axes,) = findings.estimates_figure([wild]).axes
-    assert not axes.get_yticks().size
 
 
 @pytest.mark.parametrize(("key", "value"), [

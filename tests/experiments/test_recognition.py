@@ -13,6 +13,7 @@ import pytest
 from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.types import UserError
+from experiments.command.config import with_settings
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import recognition, supervised
 from experiments.kinds.audio.recognition import (
@@ -25,16 +26,13 @@ from experiments.kinds.audio.recognition import (
 from experiments.training import supervised as labelled
 from experiments.training.contrastive import make_probe
 from tests import plans
+from tests.experiments.test_audio import TINY
 
 
 @pytest.fixture
 def config():
-    c = audio_synthetic.get_config()
-    c.data.window_samples, c.data.num_threads = 1600, 0
-    c.model.width = c.model.context_width = 8
-    c.model.num_offsets = 2
-    c.probe.ctc_minutes, c.probe.ctc_steps, c.log_every = (0.0,), 120, 0
-    return c
+    settings = {"probe.ctc_minutes": (0.0,), "probe.ctc_steps": 120, "log_every": 0}
+    return with_settings(audio_synthetic.get_config(), TINY | settings)
 
 
 @pytest.fixture(scope="module")

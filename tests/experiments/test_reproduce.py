@@ -12,7 +12,7 @@ from experiments.command.run_dir import record_state
 from experiments.reproduce import __main__ as folder
 from experiments.reproduce import cells as cells_
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
-from experiments.reproduce.claims import CHANCE, TABLES
+from experiments.reproduce.claims import CHANCE, TABLES, TASKS
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, lock_folder
 from tests.commands import run
@@ -56,6 +56,11 @@ def test_a_cell_is_the_first_but_for_its_row():
     assert differing("same-excl") == differing("same") | differing("mixed-excl")
     assert differing("current") == {"negatives.rule": "own_sequence"}
     assert differing("image-gru", base="image") == {"model.context": "gru"}
+    for variant, (alone, helped) in cells_.AGENTS.items():
+        assert differing(alone, base=helped) == {"cpc.weight": 0.0}
+        own = {} if variant == "seen_again" else {"environment.name": f"hidden_ball:{variant}"}
+        assert differing(helped, base="ball-seen") == own
+    assert {task.variant for task in TASKS} == set(cells_.AGENTS)
     assert [cell.settings["seed"] for cell in planned("mixed", seeds=3)] == [0, 1, 2]
 
 

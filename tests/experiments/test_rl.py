@@ -22,14 +22,16 @@ from tests.fake_run import run_and_resume, untimed_records
 NUM, UNROLL = 8, 12
 
 
+TINY = {
+    "num_env_steps": 192, "log_rollouts": 1, "save_rollouts": 1, "environment.num": NUM,
+    "model.widths": (8,), "model.memory_width": 8, "policy.unroll": UNROLL,
+    "cpc.num_offsets": 3, "evaluate.num_steps": 24,
+}  # fmt: skip
+
+
 def config_of(**given):
-    tiny = {
-        "num_env_steps": 192, "log_rollouts": 1, "save_rollouts": 1, "environment.num": NUM,
-        "model.widths": (8,), "model.memory_width": 8, "policy.unroll": UNROLL,
-        "cpc.num_offsets": 3, "evaluate.num_steps": 24,
-    }  # fmt: skip
     settings = {name.replace("__", "."): value for name, value in given.items()}
-    return with_settings(configs_rl.get_config(), {**tiny, **settings})
+    return with_settings(configs_rl.get_config(), TINY | settings)
 
 
 @functools.cache
