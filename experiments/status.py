@@ -70,7 +70,9 @@ def find_runs(
         try:
             found = folder.stat()
             cells = read(folder / "sweep.json").get("cells")
-            holds_run = any((folder / name).is_file() for name in ("metrics.jsonl", STATE))
+            holds_run = isinstance(read(folder / "config.json").get("seed"), int) or any(
+                (folder / name).is_file() for name in ("metrics.jsonl", STATE)
+            )
         except OSError as error:
             skip(error, path)
             continue

@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import Any, NoReturn
 
+import jax  # noqa: F401 (before jaxlib, or XLA logs its devices in each command)
 from absl import app, flags, logging
+from jaxlib import xla_client
 from ml_collections import config_flags
 
 from cpc.files import flatten
@@ -140,6 +142,7 @@ def _guard(main, words, takes_folders):
         fail(f"{words[0]!r} is not a flag: write flags with --{hint}; see --help")
     try:
         check_homes(words)
+        check_xla_flags()
         main(words) if takes_folders else main()
         leave_processes()
     except UserError as error:
@@ -194,6 +197,28 @@ def check_homes(words: Sequence[str] = ()) -> None:
                 raise UserError(
                     f"{name} {value!r} names an unknown user: write the path without ~"
                 ) from None
+
+
+def check_xla_flags() -> None:
+    """Check XLA_FLAGS in a child process, since XLA aborts its process at an unknown flag."""
+    if not os.environ.get("XLA_FLAGS"):
+        return
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, sys.stderr.fileno())
+        with contextlib.suppress(Exception):
+            xla_client.make_cpu_client()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as pipe:
+        output = pipe.read()
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        errors = [line.partition("] ")[2] for line in output.splitlines() if line[:1] in "EF"]
+        reason = next(filter(None, errors), "no reason given").rstrip(".")
+        raise UserError(
+            f"XLA rejects the environment variable XLA_FLAGS ({reason}): correct or unset it"
+        )
 
 
 def fail(sentence: str, status: int = 2) -> NoReturn:

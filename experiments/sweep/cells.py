@@ -99,8 +99,8 @@ def parse_setting(text: str) -> tuple[str, str]:
     key, equals, value = text.strip().removeprefix("--").removeprefix("config.").partition("=")
     if not equals:
         raise UserError(
-            f"{text!r} is not a setting: write key=value, or key=value,value in --grid, and the "
-            "name of a cell before a colon"
+            f"{text!r} in --grid or --cell is not a setting: write key=value,value in --grid, "
+            "key=value in --cell, and the name of a cell before a colon"
         )
     return key, value
 
@@ -166,7 +166,8 @@ def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     if rank_by not in choices:
         raise UserError(
             f"--rounds ranks cells by {rank_by}, but probe.tasks and probe.features have "
-            f"{', '.join(choices) or 'no score that ranks'}: set --rank-by or these keys"
+            f"{', '.join(choices) or 'no score that ranks'}: set --rank-by or these keys, or "
+            "remove --rounds"
         )
     task, _, name = rank_by.partition("/")
     return task, name
@@ -193,9 +194,11 @@ def keep_best(
 
     Cells are ranked by scores with the unit, method and metric of the first linear probe, or else
     of the first score. Cells that differ only in the seed are averaged, as are several data sets
-    and numbers of labels. A cell with fewer scores than others is dropped, since it may have failed
+    and numbers of labels. Cells of which a seed lacks scores are dropped, since it may have failed
     before its worst data sets were scored.
     """
+    settings = [repr(sorted({**cell.settings, "seed": 0}.items())) for cell in cells]
+    num_seeds = {cell.name: settings.count(own) for cell, own in zip(cells, settings, strict=True)}
     runs = [
         (cell.name, results.read_run(folder))
         for cell, folder in zip(cells, folders, strict=True)
@@ -211,15 +214,19 @@ def keep_best(
     kind = ["unit", "method", "metric"]
     found = scores[(scores[kind] == first[kind]).all(axis=1)].groupby("cell", sort=False)
     counts = found.by_seed.agg(lambda values: sum(map(len, values)))
-    means = found.value.mean()[counts == counts.max()]
+    wanted = {group.name: num_seeds[group.runs[0][0]] * found.size().max() for group in groups}
+    means = found.value.mean()[counts == counts.index.map(wanted)]
+    if means.empty:
+        raise UserError(
+            f"no cell has scores of {task} for {features} with every seed: repeat the command"
+        )
     ranked = means.sort_values(ascending=not first.higher_is_better, kind="stable")
-    num_settings = len({repr(sorted({**cell.settings, "seed": 0}.items())) for cell in cells})
-    best = ranked.index[: -(-num_settings // FACTOR)]
+    best = ranked.index[: -(-len({*settings}) // FACTOR)]
     texts = {
         name: f"{first.metric} {show_value(mean, first.metric)}" for name, mean in ranked.items()
     }
     for name, count in counts.drop(ranked.index).items():
-        texts[name] = f"{count} of {counts.max()} scores: it failed"
+        texts[name] = f"{count} of {wanted[name]} scores: it failed"
     lines = [
         f"{'continues' if name in best else 'ends'}: {name}  {task} of {features}, {text}"
         for name, text in texts.items()

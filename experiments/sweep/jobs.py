@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -108,6 +109,8 @@ def run_jobs(
         return
     for job in wanted:
         job.folder.mkdir(parents=True, exist_ok=True)
+        if run_dir.read_failure(job.folder):  # of an earlier try
+            (job.folder / run_dir.STATE).unlink()
     launch_one, num_parallel = begin(wanted)
     with ThreadPoolExecutor(num_parallel) as pool:
         futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
@@ -166,8 +169,9 @@ def end(folder: pathlib.Path, stopped: bool) -> None:
 def count_signals() -> Iterator[Callable[[], int]]:
     """Yield a function that counts SIGINT and SIGTERM, neither of which ends the process."""
     received: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
     with contextlib.ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
             former = signal.signal(number, lambda n, frame: received.append(n))
             stack.callback(signal.signal, number, former)
         yield lambda: len(received)

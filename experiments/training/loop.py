@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import math
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -109,7 +110,7 @@ class StateWriter:
     def write(self, record: Record) -> None:
         """Count a record, and update the file at most once every `STATE_SECONDS`."""
         self._metadata["records"] += 1
-        if record.get("split") == "test" and "nats" in record:
+        if record.get("split") == "test" and math.isfinite(record.get("nats", math.nan)):
             # The last record of an evaluation has the strict bound.
             kind = "" if record["is_bound"] else ", estimate"
             self._state["nats"] = f"{record['nats']:.2f} (k = {record['nats_offsets']}{kind})"

@@ -117,7 +117,7 @@ def interquartile_mean(values, axis=-1):
 
 
 def estimate(values):
-    options = {"n_resamples": 2000, "method": "percentile", "rng": 0}
+    options = {"n_resamples": 2000, "method": "percentile", "random_state": 0}
     interval = stats.bootstrap((values,), interquartile_mean, **options).confidence_interval
     return Difference(float(interquartile_mean(values)), *map(float, interval))
 

@@ -242,14 +242,16 @@ def test_keys_unused_by_the_source_are_rejected(kind, source, key):
     ([DEMO, "--learning_rate=3"], "learning_rate"), ([], "--config is required"),
     ([DEMO, "--config.data.path=~nouser/x"], "config.data.path '~nouser/x'"),
     (["--config=exits.py"], "(status 5)"), (["--config=fails.py"], "KeyError: widht did you mean"),
+    ([DEMO, "xla"], "--xla_nope=3"),
 ])  # fmt: skip
 def test_commands_report_errors_in_one_line(tmp_path, flags, words):
     text = "def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')"
     (tmp_path / "fails.py").write_text(text)
     (tmp_path / "exits.py").write_text("import sys; sys.exit(5)")
     files = {f"--config={name}.py": f"--config={tmp_path}/{name}.py" for name in ("fails", "exits")}
-    flags = [files.get(flag, flag) for flag in flags]
-    said = commands.run("experiments.train", *flags, status=2).stderr
+    how = commands.ONE_DEVICE | ({"XLA_FLAGS": "--xla_nope=3"} if "xla" in flags else {})
+    flags = [files.get(flag, flag) for flag in flags if flag != "xla"]
+    said = commands.run("experiments.train", *flags, status=2, how=how).stderr
     assert said.startswith("error: ")
     assert words in said
     assert said.count("\n") == 1

@@ -207,6 +207,8 @@ def test_best_third_is_kept_by_mean_score(best_of):
     assert best_of(*found[:6], seeds=(0, 1))[0] == "b0 b1"
     with pytest.raises(UserError, match="phones for c"):
         best_of([], [])
+    with pytest.raises(UserError, match="every seed"):
+        best_of(found[0], [], found[1], [], seeds=(0, 1))
 
 
 def test_ranking_uses_one_metric_and_its_direction(best_of):
