@@ -13,7 +13,6 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
-import linear_run
 import pytest
 
 from cpc.train import (
@@ -223,20 +222,6 @@ def test_hung_process_is_named(heartbeats, sentence):
     found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
-
-
-def test_loop_reports_steps_waits_and_pauses(tmp_path, monkeypatch):
-    said = []
-
-    monkeypatch.setattr(loop, "report_step", lambda step, num_waits: said.append((step, num_waits)))
-    monkeypatch.setattr(loop, "report_busy", lambda step: said.append((step, "busy")))
-    linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
-    waits = (0,) * 16 + (1,) * 6
-    steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
-    assert [word for word in said if word[1] != "busy"] == steps
-    # Evaluation at 10 and 20, a save at 18, both at the end.
-    busy = [i for i, word in enumerate(said) if word[1] == "busy"]
-    assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
 
 
 def test_longest_step_excludes_compilation_and_evaluations(monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 
 from cpc import train
 from cpc.results.score import read_records
+from cpc.train import loop
 from cpc.types import UserError
 from tests.fake_run import untimed_records
 
@@ -228,6 +229,19 @@ def test_metrics_are_written_while_the_next_step_runs():
         *["step", "step", "step", "train 2", "step", "train 4", "test 4", "step"],
         *["train 5", "test 5"],
     ]
+
+
+def test_loop_reports_steps_waits_and_pauses(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(loop, "report_step", lambda step, num_waits: said.append((step, num_waits)))
+    monkeypatch.setattr(loop, "report_busy", lambda step: said.append((step, "busy")))
+    linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
+    waits = (0,) * 16 + (1,) * 6
+    steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
+    assert [word for word in said if word[1] != "busy"] == steps
+    # Evaluation at 10 and 20, a save at 18, both at the end.
+    busy = [i for i, word in enumerate(said) if word[1] == "busy"]
+    assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
 
 
 def launch(workdir, num_steps=STEPS, **options):
