@@ -21,8 +21,8 @@ class CPC(nn.Module):
     The input is a waveform (b, s), a multi-channel signal (b, s, channels), or the word ids of
     sentences (b, t, w). `num_samples` masks padding; see `cpc.models.geometry.NumSamples`.
 
-    If there are two directions (Kawakami et al. 2020), they share the encoder, and each has its own
-    context and predictor. The backward context gets latents reversed in time, with padding last.
+    Two directions (Kawakami et al. 2020) share the encoder, and each has its own context and
+    predictor. The backward context gets latents reversed in time, with padding last.
 
     `cuts` split the encoder into gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax").
     No gradient passes a cut. A module that ends at a cut has no context: its latents predict its
@@ -75,7 +75,7 @@ class CPC(nn.Module):
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions for a batch.
 
-        If there are several `branches`, the result has one output for each. Backward branches'
+        With several `branches`, the result has one output for each. Backward branches'
         outputs are reversed in time. If `target` is given, it is another copy of the input: latents
         come from it, and contexts and predictions from x (Kharitonov et al. 2020). Batch norm
         normalizes each copy by its own statistics, and updates its averages with both.
@@ -184,12 +184,12 @@ class Model(NamedTuple):
     """init(rng, batch) returns variables {"params": ...} and further collections of the module."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) returns (outputs, new_state), where new_state has no
-    params. For images, or if there are several branches, outputs are a tuple of CPCOutputs."""
+    params. For images and for several branches, outputs are a tuple of CPCOutputs."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) returns (z, c) in evaluation mode."""
     linear_maps: Callable[[PyTree], Array | None]
-    """linear_maps(params) returns the matrices W_k (k, h, d) if there is a single linear
-    predictor, and otherwise None."""
+    """linear_maps(params) returns the matrices W_k (k, h, d) of a single linear predictor, and
+    None for other predictors."""
     module: Any
     """The linen module, which describes the geometry and is exported."""
 

@@ -64,7 +64,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
 def load_pretrained(folder: str | Path) -> Pretrained:
     """Load a model from a folder that `save` wrote, an exported run, or a repository of the hub.
 
-    A repository, such as "team/voices", is downloaded if there is no folder "team".
+    A repository, such as "team/voices", is downloaded unless a folder "team" exists.
 
     Raises:
         UserError: if a file is damaged, or if the run has a newer checkpoint than its export.
@@ -119,7 +119,7 @@ def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[st
     fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
     fits &= all(type(one) in (int, float) and 0 < one < 1e9 for one in scales)
     if not fits or not isinstance(given.get("kind"), str) or type(step) is not int:
-        raise UserError(f"{path} has no valid input kind, shape or scale: export the model again")
+        raise UserError(f"{path} lacks a valid input kind, shape or scale: export the model again")
     return config.get("model"), given, about
 
 
@@ -218,7 +218,7 @@ def _load(path: Path) -> Any:
         # CPC_audio's training may save its options next to the arrays.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch has no common error class for unreadable files
+    except Exception as error:  # torch raises many types for unreadable files
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = f"it refers to {code[1]}" if code else type(error).__name__
         raise UserError(
